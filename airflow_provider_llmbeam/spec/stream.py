@@ -31,13 +31,14 @@ class StreamOptions(SpecModel):
             timestamp. `None`: it is sent whatever its age.
         max_held_answers: Number of held answers at which the worker reads no more messages.
         max_held_bytes: Size of held answers at which the worker reads no more messages, in bytes.
-        drain_seconds: Longest time for which requests in flight are awaited when the worker ends, or gives
-            partitions away, in seconds.
+        drain_seconds: Longest time for which requests in flight are awaited, and aborted transactions repeated,
+            when the worker ends, or gives partitions away, in seconds.
         create_topics: Whether missing topics are created, with as many partitions as the source. Those of the
             journal and of conversations are compacted, and need at least as many.
         group_id: Consumer group. `None`: named after the job.
         journal_topic: Topic of the answers that are paid for and not committed yet. `None`: named after the job.
-        history_topic: Topic of the turns of conversations. `None`: named after the job.
+        history_topic: Topic of the turns of conversations, of each the last ones that fit into one record. `None`:
+            named after the job.
         dead_letter_topic: Topic of the messages without an answer. `None`: named after the job.
         stream_output: Whether answers are also written in pieces, while the model generates them, to `piece_topic`
             and outside the transactions. A piece has `kafka_topic`, `kafka_partition` and `kafka_offset` of its

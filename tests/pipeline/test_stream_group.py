@@ -128,7 +128,7 @@ def test_a_member_whose_state_does_not_fit_is_refused_while_others_run(tmp_path,
 def is_alone(spec):
     topics = Topics.of(spec, spec.source, spec.sink)
     try:
-        return not read_members(Client(spec.source, "source").settings(), topics.group)
+        return not read_members(Client(spec.source, "source"), topics.group)
     except KafkaException:  # the cluster may not know yet who coordinates the group
         return False
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from kafka_broker import Broker, create_topics
 from waiting import scaled, until
 
+from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.pipeline.elements import failed_row
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream import member as stream_member
@@ -29,7 +31,7 @@ from tests.kafka import kafka_broker
 
 pytestmark = [pytest.mark.full]
 
-QUESTIONS, COUNT = "questions", 10
+QUESTIONS, DEAD_LETTER, COUNT = "questions", "dead-letter", 10
 
 
 @pytest.fixture
@@ -37,9 +39,10 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
     """Returns a function that opens a member at a topic of ten messages: with its broker, and what it was told."""
     with ExitStack() as until_end:
 
-        def open_member(**source: Any) -> tuple[Broker, Member, list[Partition], list[Place]]:
+        def open_member(most: int = 10**6, **source: Any) -> tuple[Broker, Member, list[Partition], list[Place]]:
             broker = until_end.enter_context(kafka_broker(tmp_path))
             create_topics(broker.servers, 1, QUESTIONS)
+            create_topics(broker.servers, 1, DEAD_LETTER, config={"max.message.bytes": str(most)})
             queue = {"type": "kafka", "bootstrap_servers": broker.servers}
             spec = JobSpec.parse(
                 {
@@ -49,18 +52,21 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
                     "model": {"type": "echo"},
                     "sink": {**queue, "topic": "answers"},
                     "state_uri": str(tmp_path),
+                    "stream": {"dead_letter_topic": DEAD_LETTER},
                 }
             )
             assert isinstance(spec.source, KafkaSource)
             assert isinstance(spec.sink, KafkaSink)
             client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
-            check_topics(topics, client, creates=True, ttl_days=0)
+            max_bytes = check_topics(topics, client, creates=True, ttl_days=0)
             producer = Producer({"bootstrap.servers": broker.servers})
             for _ in range(COUNT):
                 producer.produce(QUESTIONS, b"{}")
             assert producer.flush(10) == 0
             given, lost = list[Partition](), list[Place]()
-            member = Member(spec.source, client, topics, "a", {}, {}, None, given.extend, lost.extend, lost.extend)
+            member = Member(
+                spec.source, client, topics, max_bytes, "a", {}, {}, None, given.extend, lost.extend, lost.extend
+            )
             member.open()
             until_end.callback(member.close)
             return broker, member, given, lost
@@ -75,6 +81,14 @@ def messages(member: Member) -> int:
 def read_all(member: Member) -> None:
     found = itertools.accumulate(messages(member) for _ in itertools.count())
     until(lambda: next(found) == COUNT, "all messages are read", pause_seconds=0)
+
+
+def commit_of(partition: Partition, *values: bytes) -> Commit:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    message = Message(0, b"k", None, 0.0, failed_row({}, "unreadable_row", "bytes"))
+    results = tuple(Result(message, DEAD_LETTER, b"k", value, Usage("unreadable_row")) for value in values)
+    return Commit(partition, results, 1, {}, 0, asyncio.Future(loop=loop))
 
 
 def test_partitions_that_were_paused_when_they_were_lost_are_read_when_they_come_back(opened):
@@ -103,11 +117,7 @@ def test_a_member_returns_although_its_broker_does_not_answer(opened, monkeypatc
     monkeypatch.setattr(stream_member, "_COMMIT_SECONDS", 2.0)
     broker, member, given, _ = opened()
     read_all(member)
-    loop = asyncio.new_event_loop()
-    loop.close()
-    message = Message(0, b"k", None, 0.0, failed_row({}, "unreadable_row", "bytes"))
-    result = Result(message, member._topics.dead_letter, b"k", b"{}", Usage("unreadable_row"))
-    commit = Commit(given[0], (result,), 1, {}, 0, asyncio.Future(loop=loop))
+    commit = commit_of(given[0], b"{}")
     assert member.commit([commit], 0, None)
     os.kill(broker.process_id, signal.SIGSTOP)
     begun = time.monotonic()
@@ -116,3 +126,31 @@ def test_a_member_returns_although_its_broker_does_not_answer(opened, monkeypatc
     member.close()
     assert time.monotonic() - begun < scaled(30)  # and not for ever
     os.kill(broker.process_id, signal.SIGCONT)
+
+
+def test_records_that_a_topic_takes_are_committed_and_a_limit_lowered_meanwhile_ends_the_worker(opened):
+    broker, member, given, _ = opened(most=5000)
+    read_all(member)
+    assert member.commit([commit_of(given[0], *(os.urandom(1000) for _ in range(50)))], 0, None)
+    limit = ConfigEntry("max.message.bytes", "500", incremental_operation=AlterConfigOpType.SET)
+    changed = ConfigResource(ResourceType.TOPIC, DEAD_LETTER, incremental_configs=[limit])
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    admin.incremental_alter_configs([changed])[changed].result()
+    with pytest.raises(LLMBeamError, match="committing answers failed: MSG_SIZE_TOO_LARGE"):
+        member.commit([commit_of(given[0], os.urandom(1000))], 0, None)
+
+
+def test_a_member_whose_name_another_process_takes_says_so(opened):
+    _, member, given, lost = opened()
+    read_all(member)
+    is_used = rf"`transactional.id` '{member._name}' is used by another process"
+    other = Member(
+        member._source, member._client, member._topics, member._max_bytes, "a", {}, {}, None, *[lost.extend] * 3
+    )
+    other.open()
+    with pytest.raises(RestartError, match=is_used):
+        member.commit([commit_of(given[0], b"{}")], 0, None)
+    until(lambda: messages(other) or lost, "the other process has the partition")
+    with pytest.raises(RestartError, match=is_used):
+        until(lambda: messages(member), "the group says that the name is taken", pause_seconds=0)
+    other.close()

@@ -10,7 +10,6 @@ from typing import Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
-    CONSUMER_SETTINGS,
     TIMEOUT_SECONDS,
     Client,
     client_package,
@@ -181,11 +180,10 @@ class _Transaction:
 
 def _producer(client: Client, transactional_id: str, own: Mapping[str, Any] | None = None) -> Any:
     kafka = client_package("sink", client.remains)
-    given = {name: value for name, value in client.settings().items() if name not in CONSUMER_SETTINGS}
     settings = {
         "transaction.timeout.ms": _TRANSACTION_MILLISECONDS,
         "compression.type": "lz4",
-        **given,
+        **client.producer_settings(),
         **(own or {}),
         "transactional.id": transactional_id,
         "enable.idempotence": True,

@@ -10,6 +10,11 @@ from airflow_provider_llmbeam.spec.stream import StreamOptions
 PartT = TypeVar("PartT")
 #: Messages that wait for a slot, for each request that may be in flight: the next ones are at hand, and no more.
 _WAITING_PER_SLOT = 1
+#: Longest time for which a worker joins its group again and again without success, in seconds.
+MAX_DOWN_SECONDS = 300.0
+#: Time after it has joined at which a transaction shows that a member works, in seconds: two processes of one
+#: name, which end each other within seconds, commit in between.
+_STEADY_SECONDS = 30.0
 #: Fraction of a bound below which a worker reads again, so that it does not stop and go with each message.
 _RESUME_RATIO = 0.5
 
@@ -70,6 +75,22 @@ def seconds_to_commit(
     if options.latency_budget_ms is not None and first_at is not None:
         at = min(at, first_at + options.latency_budget_ms / 1000 - cost_seconds)
     return max(0.0, at - now)
+
+
+def down_since(before: float | None, joined_at: float, committed_at: float, now: float) -> float:
+    """Returns since when a worker does not work, at an error that ends its member.
+
+    A member has worked if it has committed some time after it had joined, or was there for as long as a worker may
+    be down: there may be no messages.
+
+    Args:
+        before: What this returned at the last error; `None` at the first one.
+        joined_at: Time at which the member has joined; infinity if it has not.
+        committed_at: Time of the last transaction that was committed.
+        now: The time.
+    """
+    has_worked = committed_at - joined_at >= _STEADY_SECONDS or now - joined_at >= MAX_DOWN_SECONDS
+    return now if before is None or has_worked else before
 
 
 def seconds_to_send(produced_at: float | None, options: StreamOptions, now: float) -> float | None:

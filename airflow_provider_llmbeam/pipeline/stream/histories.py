@@ -52,10 +52,11 @@ class Histories:
     Args:
         conversation: The `conversation` of the job.
         fingerprint: Computes the fingerprints of the job.
+        max_bytes: Size of the largest record, in bytes.
     """
 
-    def __init__(self, conversation: ConversationSpec, fingerprint: Fingerprinter) -> None:
-        self._conversation, self._fingerprint = conversation, fingerprint
+    def __init__(self, conversation: ConversationSpec, fingerprint: Fingerprinter, max_bytes: int) -> None:
+        self._conversation, self._fingerprint, self._max_bytes = conversation, fingerprint, max_bytes
         self._directory = tempfile.TemporaryDirectory(prefix="llmbeam-stream-")
         path = Path(self._directory.name) / "histories.sqlite"
         # The loop reads and writes, and the thread of the client restores.
@@ -63,7 +64,10 @@ class Histories:
         self._lock = threading.Lock()
         self._execute("PRAGMA journal_mode=OFF")
         self._execute("PRAGMA synchronous=OFF")
-        self._execute("CREATE TABLE h (topic, part, name, state, PRIMARY KEY (topic, part, name)) WITHOUT ROWID")
+        self._execute(
+            "CREATE TABLE h (topic, part, name, state, at, PRIMARY KEY (topic, part, name)) WITHOUT ROWID"
+        )
+        self._execute("CREATE INDEX by_age ON h (at)")
 
     def close(self) -> None:
         """Deletes the file."""
@@ -74,17 +78,24 @@ class Histories:
         """Removes the conversations of a partition that goes to another member."""
         self._execute("DELETE FROM h WHERE topic = ? AND part = ?", place)
 
-    def put(self, place: _Place, states: Iterable[tuple[str, bytes | None]]) -> None:
-        """Stores the turns of conversations, by name; `None` removes them."""
+    def put(self, place: _Place, states: Iterable[tuple[str, bytes | None]], at: float) -> None:
+        """Stores the turns of conversations, and removes conversations without a turn that is in a history.
+
+        Args:
+            place: Their partition.
+            states: The turns, by name of the conversation; `None` removes them.
+            at: Unix time of the last one.
+        """
         with self._lock:
             self._database.execute("BEGIN")
+            self._database.execute("DELETE FROM h WHERE at < ?", (self._oldest(at),))
             for name, state in states:
                 if state is None:
                     self._database.execute(
                         "DELETE FROM h WHERE topic = ? AND part = ? AND name = ?", (*place, name)
                     )
                 else:
-                    self._database.execute("REPLACE INTO h VALUES (?, ?, ?, ?)", (*place, name, state))
+                    self._database.execute("REPLACE INTO h VALUES (?, ?, ?, ?, ?)", (*place, name, state, at))
             self._database.execute("COMMIT")
 
     def begin(self, place: _Place, talk: Talk, name: str, turn: RowTurn, now: float) -> Dialogue:
@@ -101,7 +112,7 @@ class Histories:
         if state is None:
             found = self._execute("SELECT state FROM h WHERE topic = ? AND part = ? AND name = ?", (*place, name))
             state = found[0][0] if found else b""
-        oldest = now - self._conversation.ttl_days * _DAY_SECONDS
+        oldest = self._oldest(now)
         stored = tuple(each for each in decode_state(state) if each.answered_at >= oldest)
         conversation = Conversation(name, (turn,), stored[-self._conversation.max_turns :])
         return Dialogue(conversation, self._fingerprint, self._conversation.max_turns)
@@ -110,7 +121,8 @@ class Histories:
         """Takes the outcome of a dialogue.
 
         Returns:
-            The turn, and the turns of the conversation if there is another one.
+            The turn, and the turns of the conversation if there is another one: the last ones that a record takes.
+            One that is alone larger than a record is returned, and is in no history.
         """
         dialogue.finish_turn(outcome)
         (asked,), conversation = dialogue.asked, dialogue.conversation
@@ -129,8 +141,16 @@ class Histories:
             dict(asked.values),
         )
         turns = (*conversation.stored, new)[-self._conversation.max_turns :]
-        talk.state = b"".join(encode_turn(conversation.name, each) for each in turns)
-        return asked, talk.state
+        lines = [encode_turn(conversation.name, each) for each in turns]
+        while len(lines) > 1 and sum(map(len, lines)) > self._max_bytes:
+            del lines[0]
+        state = b"".join(lines)
+        if len(state) <= self._max_bytes:
+            talk.state = state
+        return asked, state
+
+    def _oldest(self, now: float) -> float:
+        return now - self._conversation.ttl_days * _DAY_SECONDS
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[bytes]]:
         with self._lock:

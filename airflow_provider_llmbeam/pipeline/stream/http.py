@@ -60,7 +60,7 @@ def _application(spec: JobSpec, state: StreamState) -> web.Application:
 
     async def healthz(_request: web.Request) -> web.Response:
         is_well = time.time() - max(started_at, state.polled_at) < _STUCK_SECONDS
-        return _reply("ok" if is_well else "Kafka's client does not return", is_ok=is_well)
+        return _reply("ok" if is_well else "the client of the queue does not return", is_ok=is_well)
 
     async def readyz(_request: web.Request) -> web.Response:
         return _reply("ready" if state.is_ready else "no partitions are assigned yet", is_ok=state.is_ready)

@@ -7,8 +7,8 @@ import contextlib
 import threading
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.queues.kafka_client import CONSUMER_SETTINGS, Client, client_package
-from airflow_provider_llmbeam.pipeline.stream.member import RECOVERY, journal_key
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client, client_package
+from airflow_provider_llmbeam.pipeline.stream.member import journal_key
 from airflow_provider_llmbeam.pipeline.stream.partition import Place
 
 #: Time after which an entry that no broker has taken fails, in milliseconds: as long as the worker tries to join.
@@ -27,13 +27,12 @@ class JournalWriter:
     def __init__(self, client: Client, topic: str, max_bytes: int) -> None:
         self._kafka = client_package("source")
         self._client, self._topic, self._max_bytes = client, topic, max_bytes
-        given = {name: value for name, value in client.settings().items() if name not in CONSUMER_SETTINGS}
         self._producer = self._kafka.Producer(
             {
                 "compression.type": "lz4",
                 "linger.ms": 1,
-                **RECOVERY,
-                **given,
+                "batch.size": max_bytes,
+                **client.producer_settings(),
                 "acks": "all",
                 "enable.idempotence": True,
                 "delivery.timeout.ms": _DELIVERY_MILLISECONDS,

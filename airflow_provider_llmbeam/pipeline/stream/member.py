@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import LLMBeamError, refusal
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
-    CONSUMER_SETTINGS,
     TIMEOUT_SECONDS,
     Client,
+    ask_until_known,
     client_package,
     is_permanent,
 )
@@ -41,9 +41,6 @@ from airflow_provider_llmbeam.spec.source import KafkaSource
 
 _log = logging.getLogger("llmbeam")
 
-#: With "rebootstrap", the default of librdkafka 2.16, `send_offsets_to_transaction` hung beyond its timeout when
-#: all brokers had been down, and static members were fenced for good (tried with Apache Kafka 4.4).
-RECOVERY = {"metadata.recovery.strategy": "none"}
 #: A dead member's open transaction hides later records from `read_committed` for this time.
 _TRANSACTION_MILLISECONDS = 10_000
 #: A session of 6 s was shorter than the restart of a broker, and partitions were lost.
@@ -56,8 +53,8 @@ _FETCH_MILLISECONDS = 100
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
-#: Interval between two questions for the ends of a partition that has no leader, in seconds.
-_LEADER_SECONDS = 0.2
+#: Names of the errors with which each further transaction would be aborted: the group no longer has the member.
+_NO_MEMBER = frozenset({"FENCED_INSTANCE_ID", "UNKNOWN_MEMBER_ID"})
 _SEPARATOR = ":"  # no name of a topic has one
 
 
@@ -72,6 +69,7 @@ class Member:
         source: The source.
         client: The cluster.
         topics: The topics.
+        max_bytes: Size of the largest record, in bytes.
         name: Name of the member, the same after its restart.
         agreed: What all members of the group have in common, see `agreed_of`.
         versions: Headers of each result: by which version it was answered.
@@ -86,6 +84,7 @@ class Member:
         source: KafkaSource,
         client: Client,
         topics: Topics,
+        max_bytes: int,
         name: str,
         agreed: Mapping[str, Any],
         versions: Mapping[str, str],
@@ -95,7 +94,7 @@ class Member:
         on_lost: Callable[[Collection[Place]], None],
     ) -> None:
         self._kafka = client_package("source")
-        self._source, self._client, self._topics = source, client, topics
+        self._source, self._client, self._topics, self._max_bytes = source, client, topics, max_bytes
         self._name = f"{topics.group}-{name}"
         self._agreed, self._versions = agreed, dict(versions)
         self._metadata = metadata_of(agreed)
@@ -111,18 +110,16 @@ class Member:
         Raises:
             JobSpecError: Members with another state run.
         """
-        given = self._client.settings()
         with self._errors("asking for the positions"):
-            metadata = read_metadata({**RECOVERY, **given}, self._topics)
+            metadata = read_metadata(self._client, self._topics)
         check_agreed(metadata, self._agreed, self._topics.group, self._count_others)
-        for_producers = {name: value for name, value in given.items() if name not in CONSUMER_SETTINGS}
         with self._errors("beginning transactions"):
             self._producer = self._kafka.Producer(
                 {
                     "compression.type": "lz4",
                     "linger.ms": 1,
-                    **RECOVERY,
-                    **for_producers,
+                    "batch.size": self._max_bytes,  # the limit of a topic is that of a batch
+                    **self._client.producer_settings(),
                     "transactional.id": self._name,
                     "transaction.timeout.ms": _TRANSACTION_MILLISECONDS,
                     "enable.idempotence": True,
@@ -137,8 +134,7 @@ class Member:
                     "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
                     "fetch.wait.max.ms": _FETCH_MILLISECONDS,
                     "client.id": socket.gethostname(),  # by which the members of one machine are known
-                    **RECOVERY,
-                    **given,
+                    **self._client.settings(),
                     "group.id": self._topics.group,
                     "group.instance.id": self._name,
                     "isolation.level": "read_committed",
@@ -179,13 +175,14 @@ class Member:
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
                 yield (message.topic(), message.partition()), None
             elif error.code() == self._kafka.KafkaError._AUTO_OFFSET_RESET:
-                raise JobSpecError(
+                raise refusal(
                     f"`source.on_deleted`: Kafka has deleted messages of {message.topic()!r}, partition "
                     f"{message.partition()}, before they were read: {error.str()}. With 'skip' the worker goes on "
-                    "with the oldest message that is left."
+                    "with the oldest message that is left.",
+                    self._client.remains,
                 )
             elif error.name() == "_FATAL" or error.fatal():  # seen with `fatal()` False
-                raise RestartError(error.str())
+                raise self._ended(error, "reading")
             elif is_permanent(error):
                 raise self._client.error(error, "reading")
 
@@ -227,36 +224,41 @@ class Member:
             increment: Key and value of the record of the metrics; `None` for none.
 
         Raises:
-            RestartError: Whether it is committed is known only to the cluster, or another member has the name.
+            JobFailedError: The cluster refuses it, and would do so again.
+            RestartError: Whether it is committed is known only to the cluster, or the group has no such member.
         """
         producer = self._producer
-        try:
-            producer.begin_transaction()
-            for commit in commits:
-                for result in commit.results:
-                    if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key, at_ms=at_ms, headers=self._versions)
-                topic, number = commit.partition.place
-                for name, state in commit.states.items():
-                    assert self._topics.history is not None
-                    self._produce(self._topics.history, state, journal_key(topic, name), number)
-                for fingerprint in commit.ended:
-                    self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
-            if self._topics.metrics is not None and increment is not None:
-                key, value = increment
-                self._produce(self._topics.metrics, value, key, at_ms=at_ms)
-            group = self._consumer.consumer_group_metadata()
-            producer.send_offsets_to_transaction(self._positions(commits), group, _COMMIT_SECONDS)
-            producer.commit_transaction(_COMMIT_SECONDS)
-        except self._kafka.KafkaException as raised:
-            error = raised.args[0]
-            if not error.txn_requires_abort():
-                raise RestartError(f"{error.name()}: {error.str()}") from None
-            _log.warning("A transaction is aborted, and repeated: %s: %s", error.name(), error.str())
-            with self._errors("aborting a transaction"):
+        with self._errors("committing answers"):
+            try:
+                self._send(commits, at_ms, increment)
+                group = self._consumer.consumer_group_metadata()
+                producer.send_offsets_to_transaction(self._positions(commits), group, _COMMIT_SECONDS)
+                producer.commit_transaction(_COMMIT_SECONDS)
+            except self._kafka.KafkaException as raised:
+                error = raised.args[0]
+                if not error.txn_requires_abort() or is_permanent(error) or error.name() in _NO_MEMBER:
+                    raise
+                _log.warning("A transaction is aborted, and repeated: %s: %s", error.name(), error.str())
                 producer.abort_transaction(_COMMIT_SECONDS)
-            return False
+                return False
         return True
+
+    def _send(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> None:
+        """Begins a transaction, and sends its records."""
+        self._producer.begin_transaction()
+        for commit in commits:
+            for result in commit.results:
+                if result.topic is not None:
+                    self._produce(result.topic, result.value, result.key, at_ms=at_ms, headers=self._versions)
+            topic, number = commit.partition.place
+            for name, state in commit.states.items():
+                assert self._topics.history is not None
+                self._produce(self._topics.history, state, journal_key(topic, name), number)
+            for fingerprint in commit.ended:
+                self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
+        if self._topics.metrics is not None and increment is not None:
+            key, value = increment
+            self._produce(self._topics.metrics, value, key, at_ms=at_ms)
 
     def _positions(self, commits: Sequence[Commit]) -> list[Any]:
         return [
@@ -271,7 +273,7 @@ class Member:
 
     def _members(self) -> list[GroupMember]:
         with self._errors("asking for the members of the group"):
-            return read_members({**RECOVERY, **self._client.settings()}, self._topics.group)
+            return read_members(self._client, self._topics.group)
 
     def _produce(
         self,
@@ -311,7 +313,7 @@ class Member:
 
     def _begin(self, consumer: Any, part: Any) -> tuple[Place, int, int, int]:
         """Returns a place, its position, the offset at which its journal begins, and its end."""
-        low, high = self._watermarks(consumer, part)
+        low, high = _ends_of(consumer, part)
         if part.offset >= 0:
             return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
         offset = low if self._source.first_run == "earliest" else high
@@ -325,23 +327,9 @@ class Member:
             self._producer.commit_transaction(_COMMIT_SECONDS)
         return (part.topic, part.partition), offset, 0, high
 
-    def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:
-        """Returns the first offset of a partition, and the next one; a topic may have no leader at first."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while True:
-            try:
-                low, high = consumer.get_watermark_offsets(part, TIMEOUT_SECONDS)
-            except self._kafka.KafkaException as raised:
-                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
-                    raise
-                time.sleep(_LEADER_SECONDS)
-            else:
-                return low, high
-
     def _read_back(self, begun: Sequence[tuple[Place, int, int, int]]) -> list[Partition]:
         """Reads the journals of partitions, and their conversations."""
         settings = {
-            **RECOVERY,
             **self._client.settings(),
             "group.id": self._topics.group,  # required, and not used
             "enable.auto.commit": False,
@@ -358,7 +346,7 @@ class Member:
         with self._errors("reading the journal"):
             # The watermarks follow the isolation level: those of `read_committed` end at an open transaction.
             ends = self._kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
-            high = {(part.topic, part.partition): self._watermarks(ends, part)[1] for part in asked}
+            high = {(part.topic, part.partition): _ends_of(ends, part)[1] for part in asked}
             ends.close()
             reader = self._kafka.Consumer({**settings, "isolation.level": "read_committed"})
             try:
@@ -393,7 +381,7 @@ class Member:
         if record.topic() == self._topics.journal:
             journal.restore(record.offset(), name, record.value())
         elif self._histories is not None:
-            self._histories.put(place, [(name, record.value())])
+            self._histories.put(place, [(name, record.value())], record.timestamp()[1] / 1000)
 
     def _revoked(self, consumer: Any, parts: list[Any]) -> None:
         places = {(part.topic, part.partition) for part in parts}
@@ -416,7 +404,22 @@ class Member:
             error = raised.args[0]
             if is_permanent(error):
                 raise self._client.error(error, doing) from None
-            raise RestartError(f"{doing} failed: {error.name()}: {error.str()}") from None
+            raise self._ended(error, doing) from None
+
+    def _ended(self, error: Any, doing: str) -> RestartError:
+        why = f"{doing} failed: {error.name()}: {error.str()}"
+        if "FENCED" in why.upper():
+            why += (
+                f" (`transactional.id` {self._name!r} is used by another process, or its transaction has reached "
+                "its timeout: give each member its own name, `--member`)"
+            )
+        return RestartError(why)
+
+
+def _ends_of(consumer: Any, part: Any) -> tuple[int, int]:
+    """Returns the first offset of a partition, and the next one."""
+    low, high = ask_until_known(partial(consumer.get_watermark_offsets, part, TIMEOUT_SECONDS))
+    return low, high
 
 
 def _incoming(record: Any) -> Incoming:

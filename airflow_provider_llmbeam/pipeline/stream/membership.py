@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.engine.state_version import VERSION, is_newer, newer_state
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.queues.kafka_client import CONSUMER_SETTINGS, client_package, is_permanent
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client, ask_until_known, client_package
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
-#: Longest time for which the cluster is asked, and pause between two questions, in seconds.
-_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
+#: Timeout of a question to the cluster, in seconds.
+_SECONDS = 10.0
 #: Fields of the metadata of a position.
 _VERSION, _AGREED = "version", "agreed"
 
@@ -39,11 +39,11 @@ class GroupMember:
     partitions: int
 
 
-def read_members(settings: Mapping[str, Any], group: str) -> list[GroupMember]:
+def read_members(client: Client, group: str) -> list[GroupMember]:
     """Returns the members of a group; none while it gives partitions away.
 
     Args:
-        settings: Settings of the client.
+        client: The cluster.
         group: The group.
 
     Raises:
@@ -51,7 +51,7 @@ def read_members(settings: Mapping[str, Any], group: str) -> list[GroupMember]:
     """
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient({name: value for name, value in settings.items() if name not in CONSUMER_SETTINGS})
+    admin = AdminClient(client.producer_settings())
     described = admin.describe_consumer_groups([group], request_timeout=_SECONDS)[group].result()
     return [
         GroupMember(
@@ -141,11 +141,11 @@ def _read(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_metadata(settings: Mapping[str, Any], topics: Topics) -> list[str | None]:
+def read_metadata(client: Client, topics: Topics) -> list[str | None]:
     """Returns the metadata of the positions of a group.
 
     Args:
-        settings: Settings of the client.
+        client: The cluster.
         topics: The topics.
 
     Raises:
@@ -154,19 +154,12 @@ def read_metadata(settings: Mapping[str, Any], topics: Topics) -> list[str | Non
     kafka = client_package("source")
     # With `read_committed` the cluster answers once the transaction of a dead member has ended, after 10 s.
     own = {"group.id": topics.group, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
-    consumer = kafka.Consumer({**settings, **own})
+    consumer = kafka.Consumer({**client.settings(), **own})
     try:
         found = consumer.list_topics(timeout=_SECONDS).topics
         parts = [
             kafka.TopicPartition(topic, number) for topic in topics.source for number in found[topic].partitions
         ]
-        deadline = time.monotonic() + _SECONDS
-        while True:
-            try:
-                return [part.metadata for part in consumer.committed(parts, _SECONDS)]
-            except kafka.KafkaException as raised:  # a broker may not know yet that it coordinates the group
-                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_SECONDS)
+        return [part.metadata for part in ask_until_known(partial(consumer.committed, parts, _SECONDS))]
     finally:
         consumer.close()

@@ -33,19 +33,23 @@ class Outputs:
         self._has_stores = has_stores
 
     def result(self, message: Message, row: AnsweredRow | FailedRow) -> Result:
-        """Returns the record of a message; one that is too large is of the dead letter."""
+        """Returns the record of a message; one that is too large, or whose turn is, is of the dead letter."""
+        if (turn := len(message.state or b"")) > self._max_bytes:
+            message.state = None
         if isinstance(row, FailedRow):
             return self._failed(message, row)
-        key, value = message.key, b""
-        if self._topics.answers is not None:
-            record = answer_record(row, self._columns)
-            key = key if self._key is None else encode_text(record[self._key])
-            value = encode_record(record).rstrip(b"\n")
-        if not self._fits(key, value):
-            size = f"the answer is a record of {len(value):,} bytes, and the topics take {self._max_bytes:,}"
-            return self.refused(message, row, size)
-        stored = row if self._has_stores else None
-        return Result(message, self._topics.answers, key, value, Usage.of(row), stored)
+        record = answer_record(row, self._columns)
+        key = message.key if self._key is None else encode_text(record[self._key])
+        value = encode_record(record).rstrip(b"\n")  # its size counts, also if it is stored outside Kafka alone
+        if turn > self._max_bytes:
+            what, size = "turn", turn
+        elif self._topics.answers is not None and not self._fits(key, value):
+            what, size = "answer", len(value)
+        else:
+            stored = row if self._has_stores else None
+            return Result(message, self._topics.answers, key, value, Usage.of(row), stored)
+        reason = f"the {what} is a record of {size:,} bytes, and the topics take {self._max_bytes:,}"
+        return self.refused(message, row, reason)
 
     def refused(self, message: Message, row: AnsweredRow, reason: str) -> Result:
         """Returns the record of an answer that a sink refuses."""

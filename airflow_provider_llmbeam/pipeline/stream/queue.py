@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Place
 from airflow_provider_llmbeam.pipeline.stream.pieces import Write
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 
 #: Attribute of a message of Pub/Sub with the id of the message that it answers, the same if it is sent twice.
 MESSAGE_ID = "llmbeam_message_id"
+#: What follows an error of a worker.
+KEPT = "The answers so far are committed or in the journal; a restart continues from there."
 #: Place of an entry that another process has stored.
 ELSEWHERE = -1
 
@@ -71,6 +74,7 @@ class Queue:
         journal: What is paid and not committed yet.
         open_member: Makes a reader, with its name and what takes new, revoked and lost partitions.
         write_piece: Writes a piece of an answer; `None` for none.
+        histories: The conversations; `None` without any.
     """
 
     topics: Topics
@@ -78,3 +82,4 @@ class Queue:
     journal: StreamJournal
     open_member: Callable[..., QueueMember]
     write_piece: Write | None = None
+    histories: Histories | None = None

@@ -39,7 +39,7 @@ from airflow_provider_llmbeam.pipeline.stream.membership import agreed_of
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
-from airflow_provider_llmbeam.pipeline.stream.queue import Queue
+from airflow_provider_llmbeam.pipeline.stream.queue import KEPT, Queue
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
@@ -93,16 +93,12 @@ def run_stream(
         if isinstance(source, PubSubSource) or any(isinstance(job.sink, PubSubSink) for job in stores):
             publisher = Publisher()
             until_end.callback(publisher.close)
-        histories = None
-        if spec.conversation is not None:
-            histories = Histories(spec.conversation, spec.fingerprinter())
-            until_end.callback(histories.close)
         if isinstance(source, PubSubSource):
             assert publisher is not None
             queue = open_pubsub(spec, source, publisher)
         else:
-            queue = _open_kafka(spec, source, sink, histories)
-        topics = queue.topics
+            queue = _open_kafka(spec, source, sink, until_end)
+        topics, histories = queue.topics, queue.histories
         name = run.member or until_end.enter_context(_slot(topics.group))
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
         metrics = Metrics(spec, name, state, alerts_path, page_path)
@@ -164,7 +160,7 @@ def _shares_quota(spec: JobSpec) -> bool:
     return limits.expected_workers is None and quotas != (None, None, None)
 
 
-def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, histories: Histories | None) -> Queue:
+def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, until_end: ExitStack) -> Queue:
     client = Client(source, "source")
     if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
         raise JobSpecError(
@@ -175,13 +171,18 @@ def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, hist
     topics = Topics.of(spec, source, sink)
     ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
     max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
+    client.remains = KEPT
+    histories = None
+    if spec.conversation is not None:
+        histories = Histories(spec.conversation, spec.fingerprinter(), max_bytes)
+        until_end.callback(histories.close)
     journal = JournalWriter(client, topics.journal, max_bytes)
     write_piece = None if topics.pieces is None else partial(journal.write_piece, topics.pieces)
     agreed = agreed_of(spec, topics)
     versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
 
     def open_member(name: str, *callbacks: Any) -> Member:
-        return Member(source, client, topics, name, agreed, versions, histories, *callbacks)
+        return Member(source, client, topics, max_bytes, name, agreed, versions, histories, *callbacks)
 
     return Queue(
         topics=topics,
@@ -189,6 +190,7 @@ def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, hist
         journal=journal,
         open_member=open_member,
         write_piece=write_piece,
+        histories=histories,
     )
 
 
@@ -203,15 +205,14 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
     Raises:
         JobSpecError: It cannot.
     """
-    source = StreamJob.parse(spec.model_dump(mode="json")).source
+    fields = spec.model_dump(mode="json")
+    source = StreamJob.parse(fields).source
     assert isinstance(source, KafkaSource | PubSubSource)
-    # A sink has rules on other parts of the job.
-    fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
     jobs = []
-    for sink in (spec.sink, *spec.sinks):
+    for sink in (spec.sink, *spec.sinks):  # each has rules on other parts of the job
         embed = embedding_of(sink)
         if embed is None:
-            jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))
+            jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json"), "sinks": []}))
         else:
             jobs.append(vector_job(spec, sink, embed))
     return source, jobs
@@ -229,13 +230,21 @@ def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> En
 @contextmanager
 def _slot(group: str) -> Iterator[str]:
     """Provides a name that no other process of this host has, the same one for the next process."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
+    host, stem = (re.sub(r"[^A-Za-z0-9._-]", "-", name) for name in (socket.gethostname()[:80], group))
+    folder = Path(tempfile.gettempdir())
     for number in range(_SLOTS):
-        with (Path(tempfile.gettempdir()) / f"{group}-{number}.lock").open("w") as file:
+        try:
+            file = (folder / f"{stem}-{number}.lock").open("w")
+        except PermissionError:  # that of another user
+            continue
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
             yield f"{host}-{number}"
             return
-    raise JobSpecError(f"{_SLOTS} processes of this host are members of group {group!r}.")
+    raise JobSpecError(
+        f"No name is left in group {group!r}: the {_SLOTS} files {folder / stem}-….lock are held, or those of "
+        "another user. Give this process one, `--member`."
+    )

@@ -81,7 +81,7 @@ class StreamState:
         held_bytes: Their size, in bytes.
         is_paused: Whether it reads nothing now.
         is_stopping: Whether the worker is to drain and end.
-        polled_at: Unix time at which it has last read from Kafka.
+        polled_at: Unix time at which it has last read from its queue.
         latencies: Seconds from the message to its committed answer, of the last answers.
     """
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
-    CONSUMER_SETTINGS,
     TIMEOUT_SECONDS,
     Client,
     client_package,
@@ -85,7 +84,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
     client_package("source")
     from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-    given = {name: value for name, value in client.settings().items() if name not in CONSUMER_SETTINGS}
+    given = client.producer_settings()
     admin = AdminClient(given)
     with client.errors("asking for topics"):
         found = admin.list_topics(timeout=TIMEOUT_SECONDS).topics

@@ -21,7 +21,13 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.sources.messages import row_of_message
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
-from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit
+from airflow_provider_llmbeam.pipeline.stream.flow import (
+    MAX_DOWN_SECONDS,
+    down_since,
+    parts_to_pause,
+    room,
+    seconds_to_commit,
+)
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.member import RestartError
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
@@ -34,7 +40,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
     finish,
     prepare,
 )
-from airflow_provider_llmbeam.pipeline.stream.queue import QueueMember
+from airflow_provider_llmbeam.pipeline.stream.queue import KEPT, QueueMember
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.windows import increment_of
@@ -54,8 +60,8 @@ _PAUSE_SECONDS = 1.0
 _POLL_MESSAGES = 500
 #: Time after which a member without partitions has nothing to drain, in seconds.
 _UNASSIGNED_SECONDS = 20.0
-#: Time between two attempts to join again, and longest time without success, in seconds.
-_RETRY_SECONDS, _MAX_DOWN_SECONDS = 1.0, 300.0
+#: Time between two attempts to join again, in seconds.
+_RETRY_SECONDS = 1.0
 #: Weight of the last transaction in the time that one takes.
 _WEIGHT = 0.2
 
@@ -106,15 +112,15 @@ class StreamWorker:
         self._paused: frozenset[Place] = frozenset()
         self._error: BaseException | None = None
         self._has_settled = asyncio.Event()
-        self._joined_at = self._began_at = time.time()
-        self._committed_at = self._reported_at = 0.0
+        self._began_at, self._joined_at = time.time(), math.inf
+        self._tried_at = self._committed_at = self._reported_at = 0.0
         self._down_since: float | None = None
 
     async def run(self) -> None:
         """Works until it is stopped, its time is over, or nothing is left to drain.
 
         Raises:
-            LLMBeamError: Nothing can be answered, or Kafka refuses. What was answered before is committed.
+            LLMBeamError: Nothing can be answered, or the queue refuses. What was answered before is committed.
         """
         try:
             while True:
@@ -173,9 +179,7 @@ class StreamWorker:
                 ready += 1
                 if not number and result.message.produced_at is not None:
                     first_at = min(first_at, result.message.produced_at)
-        return seconds_to_commit(
-            ready, first_at, self._committed_at, self._state.commit_seconds, self._options, now
-        )
+        return seconds_to_commit(ready, first_at, self._tried_at, self._state.commit_seconds, self._options, now)
 
     def _room(self) -> int:
         unsettled = sum(each.order.unsettled for each in self._partitions.values())
@@ -200,16 +204,17 @@ class StreamWorker:
     async def _restart(self, error: RestartError) -> None:
         """Closes the member, so that a new one continues from the committed positions and the journal."""
         now = time.time()
-        self._down_since = self._down_since or now
-        if now - self._down_since > _MAX_DOWN_SECONDS:
+        self._down_since = down_since(self._down_since, self._joined_at, self._committed_at, now)
+        self._joined_at = math.inf
+        if now - self._down_since > MAX_DOWN_SECONDS:
             raise JobFailedError(
-                f"`source`: Kafka has not let the worker join again for {_MAX_DOWN_SECONDS:.0f} s: {error}. "
-                "The answers so far are committed or in the journal; a restart continues from there."
+                f"`source`: the worker has joined again and again for {MAX_DOWN_SECONDS:.0f} s, and could not go "
+                f"on: {error}. {KEPT}"
             ) from error
         self._counts.restarts += 1
         _log.warning("The member is closed, and joins again: %s", error)
         # What is paid meanwhile is in the journal before the new member reads it.
-        await self._drain([*self._partitions], _MAX_DOWN_SECONDS)
+        await self._drain([*self._partitions], MAX_DOWN_SECONDS)
         await self._in_thread(self._member.close)
         self._remove([*self._partitions])
         self._paused, self._state.assigned = frozenset(), None
@@ -238,12 +243,12 @@ class StreamWorker:
         if found:
             self._loop.call_soon_threadsafe(self._take, found)
 
-    def _commit(self, places: Collection[Place]) -> bool:
-        """Commits what is ready of some partitions; returns whether anything was."""
+    def _commit(self, places: Collection[Place]) -> bool | None:
+        """Commits what is ready of some partitions; returns whether it is committed, `None` for nothing."""
         began_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         commits = self._on_loop(self._prepare, places)
         if not commits:
-            return False
+            return None
         is_committed = False
         try:
             commits = self._stores.put(commits)
@@ -253,13 +258,19 @@ class StreamWorker:
             self._on_loop(self._finish, commits, is_committed, time.monotonic() - began_at)
         if is_committed:
             self._on_loop(self._metrics.add, increment, at_ms)
-        return True
+        return is_committed
 
     def _settle(self, places: Collection[Place]) -> None:
-        """Awaits what is in flight of some partitions, and commits it."""
+        """Awaits what is in flight of some partitions, and commits it, if that succeeds in `drain_seconds`."""
+        until = time.monotonic() + self._options.drain_seconds
         self._await_drain(places)
-        while self._commit(places):
-            pass
+        while (is_committed := self._commit(places)) is not None:
+            if is_committed:
+                continue
+            if time.monotonic() >= until:
+                _log.warning("The last answers are in the journal, and not committed: the transaction is aborted.")
+                return
+            time.sleep(_POLL_SECONDS)
 
     def _await_drain(self, places: Collection[Place]) -> None:
         draining = self._drain(places, self._options.drain_seconds)
@@ -300,7 +311,6 @@ class StreamWorker:
     def _add(self, partitions: Sequence[Partition]) -> None:
         self._partitions.update((each.place, each) for each in partitions)
         self._show_assigned()
-        self._down_since = None
 
     def _remove(self, places: Collection[Place]) -> None:
         for place in places:
@@ -361,14 +371,15 @@ class StreamWorker:
     def _finish(self, commits: Sequence[Commit], is_committed: bool, seconds: float) -> None:
         now, budget = time.time(), self._options.latency_budget_ms
         self._state.commit_seconds += _WEIGHT * (seconds - self._state.commit_seconds)
-        self._committed_at = now
+        self._tried_at = now
         for commit in commits:
             finish(commit, is_committed=is_committed)
             if is_committed and self._histories is not None:
-                self._histories.put(commit.partition.place, commit.states.items())
+                self._histories.put(commit.partition.place, commit.states.items(), now)
         if not is_committed:
             self._counts.aborted += 1
             return
+        self._committed_at = now
         self._counts.transactions += 1
         for result in (result for commit in commits for result in commit.results):
             self._counts.committed += result.is_answered

@@ -100,7 +100,9 @@ class Stream:
         self.spec = JobSpec.parse({**SPEC, **changes})
         self.engine, self.writer, self.counts = engine, FakeWriter(), StreamCounts()
         conversation = self.spec.conversation
-        self.histories = None if conversation is None else Histories(conversation, self.spec.fingerprinter())
+        self.histories = (
+            None if conversation is None else Histories(conversation, self.spec.fingerprinter(), 10**6)
+        )
         self.answers = Answers(self.spec, engine, self.writer, self.counts, self.histories, guard)  # type: ignore[arg-type]
         self.partition = Partition(("q", 0), PartitionOrder(0), PartitionJournal())
         self.prompts = RowPrompts(self.spec)
@@ -202,12 +204,12 @@ def test_each_turn_of_a_conversation_sees_the_turns_before_it_committed_or_not()
         commit = prepare(stream.partition, 9)
         assert commit is not None
         finish(commit, is_committed=True)
-        stream.histories.put(("q", 0), commit.states.items())
+        stream.histories.put(("q", 0), commit.states.items(), time.time())
         assert stream.partition.talks == {}
         assert texts(await stream.ask(stream.message("c"))) == ["a|b|c"]
         other = Stream(FakeEngine(), conversation={"key": "user"})  # the next owner, which has read the topic
         assert other.histories is not None
-        other.histories.put(("q", 0), commit.states.items())
+        other.histories.put(("q", 0), commit.states.items(), time.time())
         assert texts(await other.ask(other.message("c"))) == ["a|b|c"]
         other.histories.drop(("q", 0))
         assert texts(await other.ask(other.message("d", user="v"))) == ["d"]

@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit, seconds_to_send
+from airflow_provider_llmbeam.pipeline.stream.flow import (
+    MAX_DOWN_SECONDS,
+    down_since,
+    parts_to_pause,
+    room,
+    seconds_to_commit,
+    seconds_to_send,
+)
 from airflow_provider_llmbeam.spec import StreamOptions
 
 OPTIONS = StreamOptions(commit_interval_ms=200, max_answers=500, max_held_answers=100, max_held_bytes=1000)
@@ -53,3 +60,19 @@ def test_the_age_of_a_message_ends_the_time_in_which_it_may_be_sent():
     assert seconds_to_send(100.0, options, 140.0) == -10.0
     assert seconds_to_send(None, options, 140.0) is None
     assert seconds_to_send(100.0, OPTIONS, 140.0) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "joined_at", "committed_at", "since"),
+    [
+        (None, math.inf, 0.0, 1000.0),  # the first error
+        (900.0, math.inf, 950.0, 900.0),  # it could not join
+        (900.0, 990.0, 0.0, 900.0),  # it has joined, and committed nothing
+        (900.0, 950.0, 940.0, 900.0),  # that was an earlier member
+        (900.0, 995.0, 996.0, 900.0),  # between two processes of one name
+        (900.0, 950.0, 990.0, 1000.0),
+        (600.0, 1000.0 - MAX_DOWN_SECONDS, 0.0, 1000.0),  # there were no messages
+    ],
+)
+def test_a_worker_is_down_until_a_member_has_worked(before, joined_at, committed_at, since):
+    assert down_since(before, joined_at, committed_at, 1000.0) == since
