@@ -253,6 +253,7 @@ class Answers:
         if wait is None:
             return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
         while True:
+            message.is_sent = False
             left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
             if left is not None and left <= 0:
                 return _too_old()
@@ -266,7 +267,6 @@ class Answers:
                 if seconds is None:
                     raise
                 self._log_wait(error, seconds)
-                message.is_sent = False
                 wait = seconds
 
     def _log_wait(self, error: BudgetExceededError, seconds: float) -> None:
@@ -309,6 +309,7 @@ class Answers:
                 if (earlier := await self._writer.find(fingerprint)) is not None:
                     journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
                     continue
+                message.is_sent = True  # `_send` knows better
                 outcome = await send(prompt)
                 await self._record(partition, message, fingerprint, prompt, outcome)
                 asked.set_result(outcome)
