@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming,
 from airflow_provider_llmbeam.pipeline.stream.queue import MESSAGE_ID, Queue
 from airflow_provider_llmbeam.pipeline.stream.segments import SegmentJournal
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
-from airflow_provider_llmbeam.spec.identity import job_identity
+from airflow_provider_llmbeam.spec.identity import dead_letter_topic, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import PubSubSource
 
@@ -169,10 +169,7 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
         JobSpecError: The dead-letter topic is missing.
         JobFailedError: Pub/Sub does not answer.
     """
-    options = spec.stream
-    project = "/".join(source.subscription.split("/")[:2])
-    name = f"llmbeam-{job_identity(spec)}"
-    dead_letter = options.dead_letter_topic or f"{project}/topics/{name}-dead-letter"
+    options, dead_letter = spec.stream, dead_letter_topic(spec, source)
     publisher.check(dead_letter, "stream.dead_letter_topic", creates=options.create_topics)
     journal = SegmentJournal(spec.paths.segments_uri, spec.name)
     flow = FlowControl(
@@ -190,7 +187,7 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
         dead_letter=dead_letter,
         journal=spec.paths.segments_uri,
         history=None,
-        group=name,
+        group=f"llmbeam-{job_identity(spec)}",
     )
     return Queue(topics=topics, max_bytes=MAX_BYTES, journal=journal, open_member=open_member)
 

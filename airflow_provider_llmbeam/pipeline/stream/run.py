@@ -204,7 +204,7 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
     jobs = []
-    for sink in (spec.sink, *spec.sinks):
+    for sink in spec.sinks_by_field.values():
         embed = embedding_of(sink)
         if embed is None:
             jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))

@@ -232,7 +232,7 @@ class PositionedFiles(LocalFiles):
         return cast("IO[bytes]", File(uri))
 
 
-def test_what_is_added_to_a_segment_is_read_alone_unless_an_earlier_answer_of_it_is_asked_for(tmp_path: Path) -> None:
+def test_what_is_added_to_a_segment_is_read_alone_unless_an_earlier_answer_is_asked_for(tmp_path: Path) -> None:
     texts = [f"00{number:02x}" for number in range(8)]
     growing, files = batch_of(tmp_path, *texts), PositionedFiles()
     process = Journal(f"{tmp_path}/", files=files)

@@ -121,9 +121,7 @@ def test_looks_keep_an_interval(run, monkeypatch):
         journal = journal_of()
         looks = []
         find = journal._journal.find
-        monkeypatch.setattr(
-            journal._journal, "find", lambda asked: looks.append(time.monotonic()) or find(asked)
-        )
+        monkeypatch.setattr(journal._journal, "find", lambda asked: looks.append(time.monotonic()) or find(asked))
         for number in range(3):
             await journal.find(f"{number:064x}")
         assert min(later - earlier for earlier, later in itertools.pairwise(looks)) > 0.9 * segments._LOOK_SECONDS

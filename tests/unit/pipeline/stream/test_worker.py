@@ -109,7 +109,7 @@ def worker_of(member: Member) -> StreamWorker:
         (Member("slow", "slow", "held", "judged", error=JobFailedError("no subscription")), "no subscription"),
     ],
 )
-def test_a_worker_that_ends_by_an_error_first_records_what_is_in_flight_and_leaves_what_is_not_sent(member, reason):
+def test_a_worker_that_ends_by_an_error_first_records_what_is_in_flight_and_leaves_the_rest(member, reason):
     async def main() -> None:
         began_at = time.monotonic()
         with pytest.raises(JobFailedError, match=reason):
