@@ -162,7 +162,8 @@ class Journal:
             if name is None or name.created_at < self._since or not name.shards & shards:
                 continue
             index = self._indexes.get(uri) or self._indexes.get(segment_of(uri)) or _Index(0)
-            is_current, is_wanted = index.size in (None, size), not hashes.isdisjoint(index.hashes)
+            is_current = index.size in (None, size)
+            is_wanted = not hashes.isdisjoint(index.hashes)
             if is_current and not is_wanted:
                 continue
             is_continued = not is_wanted and index.size is not None and index.size < size
