@@ -309,7 +309,7 @@ class Answers:
                 if (earlier := await self._writer.find(fingerprint)) is not None:
                     journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
                     continue
-                message.is_sent = True  # `_send` knows better
+                message.is_sent = True  # of a prompt of the model, `_send` knows it
                 outcome = await send(prompt)
                 await self._record(partition, message, fingerprint, prompt, outcome)
                 asked.set_result(outcome)
