@@ -96,8 +96,8 @@ PLANTED_FAULTS = {
         area="journal",
         what="what another process has added to a segment since it was read is not found, and is paid for again",
         file="engine/journal/journal.py",
-        old="is_current = index is not None and index.size in (None, size)",
-        new="is_current = index is not None",
+        old="is_current = index.size in (None, size)",
+        new="is_current = index.size != 0",
         tests=("tests/unit/engine/journal/test_journal.py",),
     ),
     "live-holder-displaced": PlantedFault(

@@ -19,11 +19,12 @@ from airflow_provider_llmbeam.spec import (
     KafkaSink,
     KafkaSource,
     Limits,
-    MilvusSink,
     PostgresSink,
     PubSubSink,
     PubSubSource,
+    StreamOptions,
 )
+from airflow_provider_llmbeam.spec.identity import dead_letter_topic
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, FlinkRunner
 from airflow_provider_llmbeam.spec.safety import FilesAudit, PatternsDetector
@@ -204,7 +205,7 @@ def local_checks(spec: JobSpec | None) -> tuple[Check, ...]:
 
 
 def _servers(spec: JobSpec) -> Iterator[Check]:
-    for field, part in (("source", spec.source), ("sink", spec.sink)):
+    for field, part in {"source": spec.source, **spec.sinks_by_field}.items():
         if isinstance(part, KafkaSource | KafkaSink):
             subject = f"Kafka of the {field}"
             yield ServersCheck(subject=subject, servers=part.bootstrap_servers, variable=part.config_env)
@@ -254,12 +255,8 @@ def cloud_checks(spec: JobSpec, project: str, workers: str) -> tuple[Check, ...]
 
 
 def _extras(spec: JobSpec) -> Iterator[str]:
-    if isinstance(spec.sink, KafkaSink) or isinstance(spec.source, KafkaSource):
-        yield "kafka"
-    if isinstance(spec.sink, PostgresSink):
-        yield "postgres"
-    if isinstance(spec.sink, MilvusSink):
-        yield "milvus"
+    types = {part.type for part in (spec.source, *spec.sinks_by_field.values())}
+    yield from (extra for extra in ("kafka", "postgres", "milvus") if extra in types)
     privacy = spec.safety.privacy
     if privacy is not None and any(isinstance(each, PatternsDetector) for each in privacy.detectors):
         yield "privacy"
@@ -282,7 +279,7 @@ def _services(spec: JobSpec, project: str) -> Iterator[Check]:
             "compute",
             *(["secretmanager"] * bool(runner.environment_secrets)),
         )
-    for part in (spec.source, spec.sink):
+    for part in (spec.source, *spec.sinks_by_field.values()):
         if isinstance(part, BigQuerySource | BigQuerySink):
             need(_payer(part, project), "bigquery")
         if isinstance(part, PubSubSource | PubSubSink):
@@ -339,7 +336,8 @@ def _permissions(spec: JobSpec, project: str, account: str) -> Iterator[Check]:
     for bucket, is_written in _buckets(spec).items():
         role = "storage.objectAdmin" if is_written else "storage.objectViewer"
         yield need("bucket", bucket, role, *(_WRITE if is_written else _READ))
-    for part in (spec.source, spec.sink):
+    sinks = spec.sinks_by_field.values()
+    for part in (spec.source, *sinks):
         if isinstance(part, BigQuerySource | BigQuerySink):
             yield need("project", _payer(part, project), "bigquery.jobUser", "bigquery.jobs.create")
     if isinstance(spec.source, BigQuerySource) and spec.source.table is not None:
@@ -351,8 +349,12 @@ def _permissions(spec: JobSpec, project: str, account: str) -> Iterator[Check]:
     if isinstance(spec.source, PubSubSource):
         pulls = ("pubsub.subscriptions.consume",)
         yield need("subscription", spec.source.subscription, "pubsub.subscriber", *pulls)
-    if isinstance(spec.sink, PubSubSink):
-        yield need("topic", spec.sink.topic, "pubsub.publisher", "pubsub.topics.publish")
+    topics = [sink.topic for sink in sinks if isinstance(sink, PubSubSink)]
+    # Options that a stream alone has; one that may create topics creates a missing one.
+    if isinstance(spec.source, PubSubSource) and spec.stream != StreamOptions() and not spec.stream.create_topics:
+        topics.append(dead_letter_topic(spec, spec.source))
+    for topic in topics:
+        yield need("topic", topic, "pubsub.publisher", "pubsub.topics.publish")
     for model in spec.models:
         if model.project:
             batches = _BATCHES if model == spec.model and spec.inference.mode != "online" else ()

@@ -43,7 +43,7 @@ def connection_environment(spec: JobSpec) -> dict[str, str]:
     Raises:
         JobSpecError: A connection does not exist, is of another type, or cannot be passed to another process.
     """
-    sinks = {"sink": spec.sink, **{f"sinks.{number}": sink for number, sink in enumerate(spec.sinks)}}
+    sinks = spec.sinks_by_field
     stores: dict[str, str] = {}
     for part, sink in sinks.items():
         for variable, dsn in sink_environment(sink, part).items():

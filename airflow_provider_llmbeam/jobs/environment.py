@@ -78,11 +78,12 @@ def configured_variables() -> tuple[str, ...]:
 
 
 def _patterns_of(spec: JobSpec) -> tuple[str, ...]:
-    places = (getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None), spec.state_uri)
+    sinks = spec.sinks_by_field.values()
+    places = (*(getattr(part, "uri", None) for part in (spec.source, *sinks)), spec.state_uri)
     prism = (BINARY_VARIABLE,) if isinstance(spec.runner, PrismRunner) else ()
     schemes = {place.partition("://")[0] for place in places if place}
     found = [pattern for scheme in sorted(schemes) for pattern in _OF_SCHEMES.get(scheme, ())]
-    return (*prism, *found, *(_OF_POSTGRES if isinstance(spec.sink, PostgresSink) else ()))
+    return (*prism, *found, *(_OF_POSTGRES if any(isinstance(sink, PostgresSink) for sink in sinks) else ()))
 
 
 def _matches(name: str, patterns: Collection[str]) -> bool:

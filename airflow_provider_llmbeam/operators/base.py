@@ -219,7 +219,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         spec = _with_budget(_with_end_of_run(spec, context), context, self.get_dag())
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | connection_environment(spec)
-        self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
+        self._facts = JobFacts(spec, _postgres_dsns(spec, environment))
         return spec, environment
 
     @staticmethod
@@ -342,10 +342,9 @@ def _with_budget(spec: JobSpec, context: Context, dag: Any) -> JobSpec:
     return spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": named})})
 
 
-def _postgres_dsn(spec: JobSpec, environment: Mapping[str, str]) -> str | None:
-    if not isinstance(spec.sink, PostgresSink):
-        return None
-    return environment.get(spec.sink.dsn_env) or os.environ.get(spec.sink.dsn_env)
+def _postgres_dsns(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    names = {sink.dsn_env for sink in spec.sinks_by_field.values() if isinstance(sink, PostgresSink)}
+    return {name: dsn for name in names if (dsn := environment.get(name) or os.environ.get(name))}
 
 
 def _without_variables(prompt: Any) -> Any:

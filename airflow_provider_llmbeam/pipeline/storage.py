@@ -236,7 +236,7 @@ def rename(targets: Mapping[str, str]) -> None:
 
 
 def delete(uris: Collection[str]) -> None:
-    """Deletes files; in Cloud Storage a hundred with one request.
+    """Deletes files, of which others may have deleted some; in Cloud Storage a hundred with one request.
 
     Raises:
         GoogleAPICallError: Some could not be deleted from Cloud Storage.
@@ -244,6 +244,10 @@ def delete(uris: Collection[str]) -> None:
     if not uris:
         return
     filesystem = _filesystem(next(iter(uris)))
+    if _is_local(filesystem):
+        for uri in uris:
+            Path(uri).unlink(missing_ok=True)
+        return
     if filesystem.scheme() != "gs":
         filesystem.delete(sorted(uris))
         return

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import GeminiModel
+from airflow_provider_llmbeam.spec.source import PubSubSource
 
 #: Label of a Dataflow job: identity of the job, the same for every attempt.
 JOB_LABEL = "llmbeam-job"
@@ -40,6 +41,13 @@ def identity(name: str, deployment: str = "") -> str:
 def job_identity(spec: JobSpec) -> str:
     """Returns the identity of a job, which is the same for every attempt."""
     return identity(spec.name, spec.deployment)
+
+
+def dead_letter_topic(spec: JobSpec, source: PubSubSource) -> str:
+    """Returns the topic of Pub/Sub with the messages that a stream cannot answer."""
+    project = source.subscription.split("/")[1]
+    default = f"projects/{project}/topics/llmbeam-{job_identity(spec)}-dead-letter"
+    return spec.stream.dead_letter_topic or default
 
 
 def spec_digest(spec: JobSpec) -> str:

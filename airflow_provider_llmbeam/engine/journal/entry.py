@@ -61,11 +61,13 @@ class Entry:
         fingerprint: Fingerprint of the prompt.
         job: Job that requested the answer.
         outcome: The answer, or the refusal of one.
+        end: Offset after it in its segment.
     """
 
     fingerprint: str
     job: str
     outcome: Outcome
+    end: int = dataclasses.field(default=0, compare=False)
 
 
 def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[str] = ()) -> bytes:
@@ -101,8 +103,12 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[s
         return json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def decode_entry(line: bytes) -> Entry:
+def decode_entry(line: bytes, end: int = 0) -> Entry:
     """Decodes a line. Of a repeated field the last value counts.
+
+    Args:
+        line: The line.
+        end: Offset after it in its segment.
 
     Raises:
         ValueError: The line is not an entry; the message says why.
@@ -130,15 +136,15 @@ def decode_entry(line: bytes) -> Entry:
     fields.pop("about", None)
     fields["tokens"] = Tokens(*[fields.pop(name, 0) for name in _TOKENS])
     if is_refusal:
-        return Entry(fingerprint, job, Failure(kind=fields.pop("refused"), **fields))
-    return Entry(fingerprint, job, Completion(**fields))
+        return Entry(fingerprint, job, Failure(kind=fields.pop("refused"), **fields), end)
+    return Entry(fingerprint, job, Completion(**fields), end)
 
 
 class NewerEntryError(Exception):
     """A newer version of the package wrote the line; its argument is the version of the format."""
 
 
-def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[Entry]:
+def read_segment(uri: str, open_file: Callable[[str], IO[bytes]], begin: int = 0) -> Iterator[Entry]:
     """Reads a segment.
 
     Invalid lines are passed over with one warning, and their prompts are sent again: a crash leaves a line
@@ -147,6 +153,7 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
     Args:
         uri: Address of the segment, or of a part of one, which another process may meanwhile have completed.
         open_file: Opens it.
+        begin: Offset of the first line that is read.
 
     Raises:
         JobFailedError: A newer version of the package wrote it.
@@ -159,12 +166,14 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
         _log.warning("Journal %r cannot be read, and its prompts are sent again: %s", uri, error)
         return
     with file:
-        for line in _lines(file):
+        if begin:
+            file.seek(begin)
+        for end, line in _lines(file, begin):
             lines += 1
             try:
                 if len(line) > MAX_LINE_BYTES:
                     raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
-                entry = decode_entry(line)
+                entry = decode_entry(line, end)
             except NewerEntryError as error:
                 raise newer_state(uri, *error.args) from None
             except ValueError as error:
@@ -198,12 +207,14 @@ def _opened(uri: str, open_file: Callable[[str], IO[bytes]]) -> io.BufferedReade
     return part
 
 
-def _lines(file: io.BufferedReader) -> Iterator[bytes]:
-    """Yields the lines; of a line that is too long, its beginning."""
+def _lines(file: io.BufferedReader, offset: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines, each with the offset after its line break; of a line that is too long, its beginning."""
     while line := file.readline(MAX_LINE_BYTES + 1):
-        yield line
+        offset += len(line)
+        yield (offset if line.endswith(b"\n") else offset + 1), line
         while len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
             line = file.readline(MAX_LINE_BYTES + 1)
+            offset += len(line)
 
 
 def _shown(value: Any) -> str:

@@ -53,8 +53,8 @@ class Journal:
     any order, on any worker, and in batches that are cut in another way: what was recorded is not requested again.
 
     The lookup lists the segments of the job once a batch. It opens a segment only if the shards in its name
-    overlap with those of the batch, and keeps eight bytes in memory for each of its answers, so that each process
-    reads a segment at most once, unless it has answers of the batch.
+    overlap with those of the batch, and keeps eight bytes in memory for each of its answers while it is there, so
+    that each process reads a segment at most once, and what is added to it, unless it has answers of the batch.
 
     Args:
         directory: Directory of the segments; ends in `/`.
@@ -116,6 +116,12 @@ class Journal:
         """
         return self._writer(all_shards(), on_segment)
 
+    def delete(self, uris: Collection[str]) -> None:
+        """Deletes segments."""
+        for uri in uris:
+            self._indexes.pop(uri, None)
+        self._files.delete(uris)
+
     def conversations(
         self, halves: Set[str], fingerprints: Mapping[Prompt, str]
     ) -> tuple[dict[str, Outcome], BatchJournal]:
@@ -147,20 +153,32 @@ class Journal:
     def _recorded(self, halves: Set[str], shards: int) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
         hashes = {*map(hash, halves)}
-        for uri, size in self._files.sizes(f"{self._directory}{job_prefix(self._job)}*.jsonl").items():
+        sizes = self._files.sizes(f"{self._directory}{job_prefix(self._job)}*.jsonl")
+        for uri, index in [*self._indexes.items()]:
+            if index.size is not None and uri not in sizes:
+                self._indexes.pop(uri, None)
+        for uri, size in sizes.items():
             name = SegmentName.parse(uri)
             if name is None or name.created_at < self._since or not name.shards & shards:
                 continue
-            index = self._indexes.get(uri) or self._indexes.get(segment_of(uri))
-            is_current = index is not None and index.size in (None, size)
-            if index is not None and is_current and hashes.isdisjoint(index.hashes):
+            index = self._indexes.get(uri) or self._indexes.get(segment_of(uri)) or _Index(0)
+            is_current = index.size in (None, size)
+            is_wanted = not hashes.isdisjoint(index.hashes)
+            if is_current and not is_wanted:
                 continue
-            read = _Index(size)
-            for entry in read_segment(uri, self._files.open):
-                half = half_of(entry.fingerprint)
-                read.hashes.append(hash(half))
-                if half in halves and self._is_usable(entry.outcome):
-                    found[entry.fingerprint] = better(entry.outcome, found.get(entry.fingerprint))
+            is_continued = not is_wanted and index.size is not None and index.size < size
+            read = _Index(size, index.hashes[:], index.end) if is_continued else _Index(size)
+            try:
+                for entry in read_segment(uri, self._files.open, read.end):
+                    half = half_of(entry.fingerprint)
+                    read.hashes.append(hash(half))
+                    read.end = entry.end
+                    if half in halves and self._is_usable(entry.outcome):
+                        found[entry.fingerprint] = better(entry.outcome, found.get(entry.fingerprint))
+            except Exception:
+                if self._files.sizes(uri) or self._files.sizes(segment_of(uri)):
+                    raise
+                continue  # deleted since it was listed: nobody needs its answers any more
             if not is_current:
                 self._indexes[uri] = read
         return found
@@ -181,10 +199,12 @@ class _Index:
     Attributes:
         size: Size of the segment when it was read, in bytes; `None` for one that this process writes.
         hashes: Hash of the half by which each fingerprint is looked up.
+        end: Offset after the last entry that was read.
     """
 
     size: int | None
     hashes: array[int] = field(default_factory=lambda: array("q"))
+    end: int = 0
 
 
 class BatchJournal:

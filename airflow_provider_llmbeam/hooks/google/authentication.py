@@ -178,7 +178,8 @@ def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collectio
     if safety.privacy is not None and safety.privacy.dlp is not None:
         return True
     media = (uri for each in spec.prompt.media for uri in (each.uri, *each.root))
-    return any(map(_is_on_google, (spec.source, spec.sink, spec.state_uri, safety.audit, *media, *places)))
+    sinks = spec.sinks_by_field.values()
+    return any(map(_is_on_google, (spec.source, *sinks, spec.state_uri, safety.audit, *media, *places)))
 
 
 def uses_token(model: Model) -> bool:

@@ -187,14 +187,16 @@ def _outputs(facts: JobFacts) -> list[OutputDataset]:
     """Returns what a job writes: its answers and its dead letter; nothing for an estimate or a skipped job."""
     if not facts.has_outputs:
         return []
-    spec, rows = facts.spec, facts.manifest["rows"] if facts.manifest is not None else {}
-    found = [_output(file_name(spec.paths.dead_letter_uri), {}, rows.get("dead_letter"))]
-    if (name := sink_name(spec.sink, facts.postgres_dsn)) is not None:
-        facets: dict[str, DatasetFacet] = {"schema": _schema(sink_columns(spec))}
-        if (source := source_name(spec.source)) is not None:
-            facets["columnLineage"] = _column_lineage(spec, source)
-        found.insert(0, _output(name, facets, rows.get("answered")))
-    return found
+    rows = facts.manifest["rows"] if facts.manifest is not None else {}
+    found = []
+    for sink in facts.spec.sinks_by_field.values():
+        spec = facts.spec.model_copy(update={"sink": sink})
+        if (name := sink_name(sink, facts.postgres_dsns)) is not None:
+            facets: dict[str, DatasetFacet] = {"schema": _schema(sink_columns(spec))}
+            if (source := source_name(spec.source)) is not None:
+                facets["columnLineage"] = _column_lineage(spec, source)
+            found.append(_output(name, facets, rows.get("answered")))
+    return [*found, _output(file_name(facts.spec.paths.dead_letter_uri), {}, rows.get("dead_letter"))]
 
 
 def _output(name: DatasetName, facets: dict[str, DatasetFacet], rows: int | None) -> OutputDataset:
@@ -247,7 +249,7 @@ def _prompt_columns(spec: JobSpec) -> tuple[str, ...]:
 
 def _answer_columns(spec: JobSpec) -> tuple[str, ...]:
     """Returns the columns that hold the answer: one, or with `sink.answer_columns` 'flat' one per field."""
-    if spec.embedding is not None and isinstance(spec.sink, MilvusSink):
+    if isinstance(spec.sink, MilvusSink):  # which stores vectors alone
         return ("vector",)
     if spec.prompt.output_schema is None or getattr(spec.sink, "answer_columns", "json") != "flat":
         return ("answer",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -77,12 +78,12 @@ def query_names(query: str, project: str | None) -> list[DatasetName]:
     return [DatasetName(_BIGQUERY, name) for name in sorted(set(full)) if name.count(".") >= 2]
 
 
-def sink_name(sink: Sink, postgres_dsn: str | None = None) -> DatasetName | None:
+def sink_name(sink: Sink, postgres_dsns: Mapping[str, str]) -> DatasetName | None:
     """Returns the dataset that a job writes its answers to.
 
     Args:
         sink: The sink.
-        postgres_dsn: Connection string of a PostgreSQL sink; without it the name is not known.
+        postgres_dsns: Connection strings, by variable; without that of a PostgreSQL sink its name is not known.
     """
     match sink:
         case FilesSink():
@@ -90,7 +91,7 @@ def sink_name(sink: Sink, postgres_dsn: str | None = None) -> DatasetName | None
         case BigQuerySink():
             return DatasetName(_BIGQUERY, sink.table)
         case PostgresSink():
-            return _postgres_name(sink.table, postgres_dsn) if postgres_dsn else None
+            return _postgres_name(sink.table, dsn) if (dsn := postgres_dsns.get(sink.dsn_env)) else None
         case MilvusSink() if sink.is_local:
             return DatasetName(_FILE, f"{_absolute(sink.uri)}/{sink.collection}")
         case MilvusSink():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -21,13 +21,14 @@ class JobFacts:
 
     Attributes:
         spec: The job.
-        postgres_dsn: Connection string of a PostgreSQL sink; only its host, port and database reach an event.
+        postgres_dsns: Connection strings of PostgreSQL sinks, by the variable that a sink names; only host, port
+            and database reach an event.
         manifest: What the job reported; `None` if it has not ended, or failed.
         writes: Whether the task writes answers; one that estimates a job does not.
     """
 
     spec: JobSpec
-    postgres_dsn: str | None = None
+    postgres_dsns: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, Any] | None = None
     writes: bool = True
 

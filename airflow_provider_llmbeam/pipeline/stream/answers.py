@@ -197,6 +197,7 @@ class Answers:
 
         async def send(wait: float) -> Outcome:
             await asyncio.sleep(wait)
+            message.is_sent = True
             return await vectors.send(prompt)
 
         outcome, origin = await self._ask(partition, message, fingerprint, prompt, send)
@@ -213,6 +214,7 @@ class Answers:
 
         async def send(wait: float) -> Outcome:
             nonlocal is_admitted
+            message.is_sent = False  # until `self._requests` sends it
             if self._keys is not None and not is_admitted:
                 of_key, is_admitted = self._keys.admit(message.key or b"", time.time()), True
                 if of_key is None:
@@ -285,6 +287,7 @@ class Answers:
 
         async def send(wait: float) -> Outcome:
             await asyncio.sleep(wait)
+            message.is_sent = True
             (outcome,) = await asyncio.wrap_future(ask_guard([question]))
             return outcome
 

@@ -65,7 +65,7 @@ class Message:
         consumed_at: Unix time at which it was read.
         prompt: Its prompt, or why it has none.
         fingerprints: Fingerprints whose answers it uses so far.
-        is_sent: Whether a request was sent for it.
+        is_sent: Whether a paid request for it is under way, or its prompt was sent.
         task: The task that answers it.
         conversation: Name of its conversation; `None` for a message by itself.
         state: Turns of the conversation with its own; `None` if it adds none.

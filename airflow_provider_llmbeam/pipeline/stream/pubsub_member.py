@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming,
 from airflow_provider_llmbeam.pipeline.stream.queue import MESSAGE_ID, Queue
 from airflow_provider_llmbeam.pipeline.stream.segments import SegmentJournal
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
-from airflow_provider_llmbeam.spec.identity import job_identity
+from airflow_provider_llmbeam.spec.identity import dead_letter_topic, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import PubSubSource
 
@@ -63,8 +63,6 @@ class PubSubMember:
         publisher: Publisher,
         journal: SegmentJournal,
         on_assigned: Callable[[Sequence[Partition]], None],
-        on_revoked: Callable[[Collection[Place]], None],
-        on_lost: Callable[[Collection[Place]], None],
     ) -> None:
         self._place = subscription, 0
         self._flow, self._publisher, self._journal = flow, publisher, journal
@@ -171,16 +169,17 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
         JobSpecError: The dead-letter topic is missing.
         JobFailedError: Pub/Sub does not answer.
     """
-    options = spec.stream
-    project = "/".join(source.subscription.split("/")[:2])
-    name = f"llmbeam-{job_identity(spec)}"
-    dead_letter = options.dead_letter_topic or f"{project}/topics/{name}-dead-letter"
+    options, dead_letter = spec.stream, dead_letter_topic(spec, source)
     publisher.check(dead_letter, "stream.dead_letter_topic", creates=options.create_topics)
     journal = SegmentJournal(spec.paths.segments_uri, spec.name)
-    flow = FlowControl(max_messages=room(0, spec.limits.max_in_flight), max_bytes=options.max_held_bytes)
+    flow = FlowControl(
+        max_messages=room(0, spec.limits.max_in_flight),
+        max_bytes=options.max_held_bytes,
+        max_lease_duration=math.inf,  # a message may wait for the budget of the next day; the default is an hour
+    )
 
-    def open_member(name: str, *callbacks: Any) -> PubSubMember:
-        return PubSubMember(source.subscription, flow, publisher, journal, *callbacks)
+    def open_member(name: str, on_assigned: Any, *_: Any) -> PubSubMember:
+        return PubSubMember(source.subscription, flow, publisher, journal, on_assigned)
 
     topics = Topics(
         source=(source.subscription,),
@@ -188,7 +187,7 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
         dead_letter=dead_letter,
         journal=spec.paths.segments_uri,
         history=None,
-        group=name,
+        group=f"llmbeam-{job_identity(spec)}",
     )
     return Queue(topics=topics, max_bytes=MAX_BYTES, journal=journal, open_member=open_member)
 

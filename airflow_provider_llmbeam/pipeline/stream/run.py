@@ -209,7 +209,7 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
     source = StreamJob.parse(fields).source
     assert isinstance(source, KafkaSource | PubSubSource)
     jobs = []
-    for sink in (spec.sink, *spec.sinks):  # each has rules on other parts of the job
+    for sink in spec.sinks_by_field.values():  # each has rules on other parts of the job
         embed = embedding_of(sink)
         if embed is None:
             jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json"), "sinks": []}))

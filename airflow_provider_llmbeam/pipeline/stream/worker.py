@@ -60,6 +60,8 @@ _PAUSE_SECONDS = 1.0
 _POLL_MESSAGES = 500
 #: Time after which a member without partitions has nothing to drain, in seconds.
 _UNASSIGNED_SECONDS = 20.0
+#: Interval at which a worker that drains leaves what became unsent, in seconds.
+_DRAIN_SECONDS = 0.1
 #: Time between two attempts to join again, in seconds.
 _RETRY_SECONDS = 1.0
 #: Weight of the last transaction in the time that one takes.
@@ -131,11 +133,12 @@ class StreamWorker:
                     return
                 except RestartError as error:
                     if self._state.is_stopping:
-                        await self._drain([*self._partitions], self._options.drain_seconds)
-                        _log.warning("The last answers are in the journal, and not committed: %s", error)
+                        _log.warning("The last answers stay in the journal, and are not committed: %s", error)
                         return
                     await self._restart(error)
         finally:
+            # What is paid is in the journal before the messages go to others, also after an error.
+            await self._drain([*self._partitions], self._options.drain_seconds)
             await self._in_thread(self._member.close)
             self._report(time.time())
             self._thread.shutdown()
@@ -349,14 +352,20 @@ class StreamWorker:
             partition.open.discard(message)
 
     async def _drain(self, places: Collection[Place], seconds: float) -> None:
-        """Awaits the answers to what was sent of some partitions; what was not is left to their next owner."""
-        opened = [each for place in places if place in self._partitions for each in self._partitions[place].open]
-        tasks = [each.task for each in opened if each.task is not None]
-        for message in opened:
-            if not message.is_sent and message.task is not None:
-                message.task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
+        """Awaits the answers to what is sent of some partitions, once; the rest is left to their next owner."""
+        ends_at = time.monotonic() + seconds
+        partitions = [self._partitions[place] for place in places if place in self._partitions]
+        every = [each for partition in partitions for each in partition.open]
+        while opened := [(each, each.task) for each in every if each.task and not each.task.done()]:
+            for message, task in opened:  # one whose prompt was judged, and waits to be sent now, too
+                if not message.is_sent and not task.cancelling():
+                    task.cancel()
+            left = ends_at - time.monotonic()
+            await asyncio.wait([task for _, task in opened], timeout=max(0.0, min(left, _DRAIN_SECONDS)))
+            if left <= 0:
+                break
+        for partition in partitions:
+            partition.open.clear()
 
     def _prepare(self, places: Collection[Place]) -> list[Commit]:
         commits, left = [], self._options.max_answers

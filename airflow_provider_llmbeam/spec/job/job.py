@@ -158,12 +158,17 @@ class JobSpec(SpecModel):
         return getattr(self.sink, "on_existing", None) == "merge" or reads_own_dead_letter(self)
 
     @property
+    def sinks_by_field(self) -> dict[str, Sink]:
+        """All sinks, by the fields that name them: `sink`, `sinks.0` and so on."""
+        return {"sink": self.sink, **{f"sinks.{number}": sink for number, sink in enumerate(self.sinks)}}
+
+    @property
     def models(self) -> tuple[Model, ...]:
         """The models that the job asks: its own, those of its cascade and its sinks, and that of its guard."""
         moderation = self.safety.moderation
         stages = () if self.cascade is None else self.cascade.models
         guards = () if moderation is None else (moderation.model,)
-        vectors = (getattr(sink, "embed", None) for sink in (self.sink, *self.sinks))
+        vectors = (getattr(sink, "embed", None) for sink in self.sinks_by_field.values())
         return (self.model, *stages, *guards, *(each.model for each in vectors if each is not None))
 
     def fingerprinter(self) -> Fingerprinter:
@@ -201,7 +206,7 @@ class JobSpec(SpecModel):
         names = (*keys, *(() if privacy is None else (privacy.key_env,)))
         if isinstance(self.source, KafkaSource):
             names = (*names, self.source.config_env)
-        for sink in (self.sink, *self.sinks):
+        for sink in self.sinks_by_field.values():
             match sink:
                 case PostgresSink():
                     names = (*names, sink.dsn_env)

@@ -29,11 +29,12 @@ class StreamJob(JobSpec):
 def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why a job cannot be a stream, or `None`."""
     source, privacy, audit = spec.source, spec.safety.privacy, spec.safety.audit
-    types = [sink.type for sink in (spec.sink, *spec.sinks)]
+    sinks = spec.sinks_by_field.values()
+    types = [sink.type for sink in sinks]
     moderation = spec.safety.moderation
     judges_output = moderation is not None and "output" in moderation.on
     is_kafka, topic = isinstance(source, KafkaSource), spec.stream.dead_letter_topic
-    embed = next(filter(None, (getattr(sink, "embed", None) for sink in (spec.sink, *spec.sinks))), None)
+    embed = next(filter(None, (getattr(sink, "embed", None) for sink in sinks)), None)
     of_kafka = (
         ("conversation", spec.conversation and NOT_SHOWN),
         ("stream.stream_output", spec.stream.stream_output or None),

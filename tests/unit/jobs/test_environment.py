@@ -72,6 +72,7 @@ def test_a_job_gets_the_address_of_its_server(name: str) -> None:
         ({"model": {"type": "openai", "name": "m", "api_key_env": "HF_TOKEN"}}, {"HF_TOKEN"}),
         ({"model": {"type": "openai", "name": "m", "id_token_audience": "https://a.run.app"}}, set()),
         ({"sink": POSTGRES}, {"LLMBEAM_POSTGRES_DSN", "PGPASSWORD"}),
+        ({"sinks": [POSTGRES]}, {"LLMBEAM_POSTGRES_DSN", "PGPASSWORD"}),
         (
             {
                 "task": "embed",

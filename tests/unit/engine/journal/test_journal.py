@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pytest
 from hypothesis import given
@@ -210,6 +211,82 @@ def test_a_segment_that_has_grown_is_read_again(tmp_path: Path) -> None:
     growing.store()
     assert process.batch([Prompt("00bb")], ["00bb"]).earlier == [completion()]
     growing.close()
+
+
+class PositionedFiles(LocalFiles):
+    """Notes how many bytes are read of each file."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+
+    def open(self, uri: str) -> IO[bytes]:
+        notes = self.read
+
+        class File(FileIO):
+            def readinto(self, buffer: Any) -> int:
+                count = super().readinto(buffer) or 0
+                notes[-1] += count
+                return count
+
+        notes.append(0)
+        return cast("IO[bytes]", File(uri))
+
+
+def test_what_is_added_to_a_segment_is_read_alone_unless_an_earlier_answer_is_asked_for(tmp_path: Path) -> None:
+    texts = [f"00{number:02x}" for number in range(8)]
+    growing, files = batch_of(tmp_path, *texts), PositionedFiles()
+    process = Journal(f"{tmp_path}/", files=files)
+    line = 0
+    for number, text in enumerate(texts[:6]):
+        growing.finished(Prompt(text), completion())
+        growing.store()
+        (segment,) = tmp_path.iterdir()
+        line = line or segment.stat().st_size
+        assert process.find(["00ff"]) == {}
+        assert files.read[-1] == line, f"look {number}"
+    assert process.find([texts[0], texts[5]]) == dict.fromkeys((texts[0], texts[5]), completion())
+    with segment.open("ab") as file:  # an entry that is not written as a whole yet
+        content = segment.read_bytes()[-line:].replace(texts[5].encode(), texts[6].encode())
+        file.write(content[: line // 2])
+        file.flush()
+        assert process.find([texts[6]]) == {}
+        file.write(content[line // 2 :])
+    assert process.find([texts[6]]) == {texts[6]: completion()}
+    growing.close()
+
+
+def test_a_segment_that_another_process_deletes_is_forgotten_also_between_the_list_and_its_opening(
+    tmp_path: Path,
+) -> None:
+    class Vanishing(LocalFiles):
+        is_late = False
+
+        def open(self, uri: str) -> IO[bytes]:
+            if self.is_late:
+                Path(uri).unlink()
+            return super().open(uri)
+
+    record(tmp_path, "00aa")
+    record(tmp_path, "00bb")
+    process = Journal(f"{tmp_path}/", files=(files := Vanishing()))
+    assert process.find(["00cc"]) == {}
+    assert len(process._indexes) == 2
+    process.delete([next(iter(process._indexes))])
+    assert len(process._indexes) == len([*tmp_path.iterdir()]) == 1
+    files.is_late = True
+    assert process.find(["00aa", "00bb"]) == {}
+    assert process.find(["00aa", "00bb"]) == {}
+    assert process._indexes == {}
+
+
+def test_an_error_of_a_segment_that_is_there_is_raised(tmp_path: Path) -> None:
+    class Broken(LocalFiles):
+        def open(self, uri: str) -> IO[bytes]:
+            raise OSError(5, "Input/output error")
+
+    record(tmp_path, "00aa")
+    with pytest.raises(OSError, match="Input/output"):
+        Journal(f"{tmp_path}/", files=Broken()).find(["00aa"])
 
 
 def test_a_process_does_not_open_what_it_wrote_itself_for_other_prompts(tmp_path: Path) -> None:

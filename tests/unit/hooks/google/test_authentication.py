@@ -43,6 +43,7 @@ def privacy(detector: Any) -> dict[str, Any]:
         ({}, False),
         ({"state_uri": "gs://state/"}, True),
         ({"sink": {"type": "bigquery", "table": "p.d.answers"}}, True),
+        ({"sinks": [{"type": "pubsub", "topic": "projects/p/topics/a"}]}, True),
         ({"safety": {"audit": {"table": "p.d.audit"}}}, True),
         ({"safety": {"audit": {"uri": "gs://audit/llm"}}}, True),
         ({"safety": {"audit": {"uri": "/audit"}}}, False),

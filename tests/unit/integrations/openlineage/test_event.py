@@ -7,6 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -67,7 +68,10 @@ def sent(lineage):
 
 
 def facts(**changes):
-    return JobFacts(spec(), f"postgresql://writer:{SECRET}@db.example:5433/answers", **changes)
+    dsn = f"postgresql://writer:{SECRET}@db.example:5433/answers"
+    return JobFacts(
+        spec(), {"LLMBEAM_POSTGRES_DSN": dsn, "OTHER_DSN": "postgresql://other.example/vectors"}, **changes
+    )
 
 
 def test_a_finished_job_has_its_datasets_with_columns_and_rows():
@@ -146,6 +150,26 @@ def test_the_tables_of_a_query_have_the_names_of_their_database(add_connection):
         ("postgres://db.example:5433", "shop.sales.orders"),
     ]
     assert "planted" not in json.dumps(event)
+
+
+def test_a_stream_has_each_of_its_sinks_with_its_columns():
+    given = {"details": False, "passthrough": ["kafka_key"]}
+    embed = {"model": {"type": "gemini", "project": "p", "name": "gemini-embedding-001"}}
+    sinks = [
+        {"type": "milvus", "uri": "http://m", "collection": "c", "embed": embed, **given},
+        {"type": "postgres", "table": "vectors", "dsn_env": "OTHER_DSN", "embed": embed, **given},
+    ]
+    source = {"type": "kafka", "topic": "q", "bootstrap_servers": "k"}
+    sink = {"type": "kafka", "topic": "a", "bootstrap_servers": "k", **given}
+    job = spec(source=source, sink=sink, sinks=sinks)
+    event = sent(job_lineage(replace(facts(), spec=job)))
+    assert [(each["namespace"], each["name"]) for each in event["outputs"][:-1]] == [
+        ("kafka://k:9092", "a"),
+        ("milvus://m:19530", "c"),
+        ("postgres://other.example:5432", "vectors.public.vectors"),
+    ]
+    fields = [output["facets"]["schema"]["fields"] for output in event["outputs"][:-1]]
+    assert [each[-1]["name"] for each in fields] == ["answer", "vector", "answer"]
 
 
 def test_without_its_connection_a_query_has_no_tables_and_the_answers_are_still_named():

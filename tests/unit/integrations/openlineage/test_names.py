@@ -8,6 +8,7 @@ from airflow_provider_llmbeam.spec.sink import Sink
 from airflow_provider_llmbeam.spec.source import Source
 
 SINK, SOURCE = TypeAdapter(Sink), TypeAdapter(Source)
+VARIABLE = "LLMBEAM_POSTGRES_DSN"
 DSN = "postgresql://writer:planted-password@db.example:5433/answers?sslmode=require"
 
 
@@ -69,13 +70,13 @@ def test_the_tables_of_a_query_have_their_project():
     ],
 )
 def test_a_postgres_table_is_named_by_host_port_database_and_schema(dsn, name):
-    assert sink_name(SINK.validate_python({"type": "postgres", "table": "moods"}), dsn) == name
+    assert sink_name(SINK.validate_python({"type": "postgres", "table": "moods"}), {VARIABLE: dsn}) == name
 
 
 def test_a_postgres_table_keeps_its_schema_and_has_no_name_without_a_connection():
     sink = SINK.validate_python({"type": "postgres", "table": "nightly.moods"})
-    assert sink_name(sink, DSN) == ("postgres://db.example:5433", "answers.nightly.moods")
-    assert sink_name(sink) is None
+    assert sink_name(sink, {VARIABLE: DSN}) == ("postgres://db.example:5433", "answers.nightly.moods")
+    assert sink_name(sink, {"OTHER": DSN}) is None
 
 
 @pytest.mark.parametrize(
@@ -93,4 +94,4 @@ def test_a_postgres_table_keeps_its_schema_and_has_no_name_without_a_connection(
     ],
 )
 def test_each_other_sink_has_a_name(sink, name):
-    assert sink_name(SINK.validate_python(sink)) == name
+    assert sink_name(SINK.validate_python(sink), {}) == name

@@ -81,9 +81,12 @@ class FakeWriter:
     def __init__(self) -> None:
         self.entries: list[str] = []
         self.elsewhere: dict[str, Completion] = {}
+        self.stored = asyncio.Event()
+        self.stored.set()
 
     async def write(self, place, fingerprint, entry):
         self.entries.append(fingerprint)
+        await self.stored.wait()
         return len(self.entries) - 1
 
     async def find(self, fingerprint):
@@ -455,5 +458,55 @@ def test_an_answer_without_a_vector_is_of_the_dead_letter_with_the_reason():
         stream = embedding_stream(FakeThread(unauthorized))
         with pytest.raises(JobFailedError, match="no key"):
             await stream.ask(stream.message("a"))
+
+    asyncio.run(main())
+
+
+async def passes(condition) -> None:
+    """Waits until a condition holds."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError
+
+
+def test_a_prompt_at_the_guard_is_awaited_by_a_worker_that_ends_and_a_judged_one_that_is_not_sent_is_not():
+    verdict: Future[list[Completion]] = Future()
+    moderation = {"model": {"type": "echo"}, "template": "{text}", "on": ["input"], "action": "fail"}
+
+    async def main() -> None:
+        engine = FakeEngine()
+        stream = Stream(engine, lambda prompts: verdict, safety={"moderation": moderation})
+        engine.release.clear()
+        engine.is_sent_before_release = False  # the governor holds it
+        message = stream.message("a")
+        asked = asyncio.ensure_future(stream.ask(message))
+        await passes(lambda: message.is_sent)
+        stream.writer.stored.clear()
+        (question,) = stream.partition.asked
+        verdict.set_result([replace(FakeEngine._completion(message.prompt.prompt), text="safe")])
+        await passes(lambda: stream.writer.entries == [question])
+        assert message.is_sent, "its entry is not stored yet"
+        stream.writer.stored.set()
+        await passes(lambda: not message.is_sent)
+        engine.release.set()
+        assert texts(await asked) == ["a"]
+        assert message.is_sent
+
+    asyncio.run(main())
+
+
+def test_the_vector_of_a_resumed_answer_is_awaited_by_a_worker_that_ends():
+    async def main() -> None:
+        thread = FakeThread()
+        thread.submit = lambda prompts: Future()  # type: ignore[method-assign]
+        stream = embedding_stream(thread)
+        message = stream.message("a")
+        stream.writer.elsewhere = {message.prompt.fingerprint: FakeEngine._completion(message.prompt.prompt)}
+        asked = asyncio.ensure_future(stream.ask(message))
+        await passes(lambda: message.is_sent)
+        assert stream.counts.resumed == 1
+        asked.cancel()
 
     asyncio.run(main())

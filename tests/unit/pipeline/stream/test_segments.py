@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import pytest
@@ -111,6 +112,35 @@ def test_a_segment_is_deleted_some_time_after_its_last_message_is_acknowledged(r
         clock(200)
         await journal.write(PLACE, OTHER, entry(OTHER))
         assert await journal.find(FINGERPRINT) is None
+
+    run(main)
+
+
+def test_looks_keep_an_interval(run, monkeypatch):
+    async def main(journal_of) -> None:
+        journal = journal_of()
+        looks = []
+        find = journal._journal.find
+        monkeypatch.setattr(journal._journal, "find", lambda asked: looks.append(time.monotonic()) or find(asked))
+        for number in range(3):
+            await journal.find(f"{number:064x}")
+        assert min(later - earlier for earlier, later in itertools.pairwise(looks)) > 0.9 * segments._LOOK_SECONDS
+
+    run(main)
+
+
+def test_a_segment_that_is_deleted_takes_no_memory(run, clock):
+    async def main(journal_of) -> None:
+        one, other = journal_of(), journal_of()
+        number = await one.write(PLACE, FINGERPRINT, entry())
+        await other.find(OTHER)
+        one.end([number])
+        clock(800)
+        await one.write(PLACE, OTHER, entry(OTHER))  # completes it
+        clock(61)
+        await one.write(PLACE, OTHER, entry(OTHER))  # deletes it
+        await other.find("ef" * 32)
+        assert len(one._journal._indexes) == len(other._journal._indexes) == 2
 
     run(main)
 

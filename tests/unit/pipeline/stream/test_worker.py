@@ -1,158 +1,134 @@
-"""The resident worker beside a queue that fails."""
+"""The resident worker: how it ends, with a queue, answers and stores that the test holds."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, RowPrompt
-from airflow_provider_llmbeam.pipeline.stream import flow, worker
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
-from airflow_provider_llmbeam.pipeline.stream.member import RestartError
-from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
-from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
-from airflow_provider_llmbeam.pipeline.stream.partition import Incoming, Message, Partition, Place
+from airflow_provider_llmbeam.pipeline.stream.order import NoOrder
+from airflow_provider_llmbeam.pipeline.stream.partition import Incoming, Partition, Result, Usage
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
-from airflow_provider_llmbeam.pipeline.stream.stores import Stores
-from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.stream import StreamRun
-from tests.outcomes import completion
 
-PLACE = ("q", 0)
-TOPICS = Topics(source=("q",), answers="a", dead_letter="d", journal="j", history=None, group="g")
+PLACE = ("projects/p/subscriptions/q", 0)
+SPEC: dict[str, Any] = {
+    "name": "stream",
+    "source": {"type": "pubsub", "subscription": PLACE[0]},
+    "prompt": {"template": "{{ row.text }}"},
+    "model": {"type": "echo"},
+    "sink": {"type": "pubsub", "topic": "projects/p/topics/a"},
+    "state_uri": "/tmp/llmbeam-stream-test/",
+    "stream": {"drain_seconds": 20},
+}
 
 
-class FailingMember:
-    """A member that is assigned a partition with one message, which it cannot commit.
+class Member:
+    """A subscription with messages of some texts; then it has none, or fails."""
 
-    Args:
-        error: What it raises; `None` aborts its transactions.
-        state: The state of the worker, which is stopped at the first transaction if it is aborted.
-        on_assigned: Takes the partition.
-    """
+    def __init__(self, *texts: str, error: Exception | None = None) -> None:
+        self.texts, self.error, self.recorded_at_close = texts, error, list[str]()
+        self.recorded: list[str] = []
 
-    def __init__(self, error: Exception | None, state: StreamState, on_assigned: Any) -> None:
-        self._error, self._state, self._on_assigned = error, state, on_assigned
-        self._unread = list[Incoming]()
-        self.tries = self.opened = 0
+    def opened(self, on_assigned, on_revoked, on_lost):
+        self.on_assigned = on_assigned
+        return self
 
-    def open(self) -> None:
-        self.opened += 1
-        self._unread = [
-            Incoming(
-                0,
-                "q:0:0",
-                b"k",
-                None,
-                {"kafka_topic": "q", "kafka_partition": 0, "kafka_offset": 0},
-                b'{"text": "a"}',
-            )
-        ]
-        self._on_assigned([Partition(PLACE, PartitionOrder(0), PartitionJournal())])
+    def open(self):
+        self.on_assigned([Partition(PLACE, NoOrder(0), PartitionJournal(known_until=sys.maxsize))])
 
-    def close(self) -> None:
+    def close(self):
+        self.recorded_at_close = [*self.recorded]
+
+    def poll(self, most, seconds):
+        texts, self.texts = self.texts, ()
+        if not texts and self.error is not None:
+            raise self.error
+        for number, text in enumerate(texts):
+            yield PLACE, Incoming(number, text, None, None, {}, b'{"text": "%s"}' % text.encode())
+        if not texts:
+            time.sleep(seconds)
+
+    def pause(self, places):
         pass
 
-    def poll(self, most: int, seconds: float) -> Iterator[tuple[Place, Incoming | None]]:
-        time.sleep(0.01)
-        while self._unread and most:
-            yield PLACE, self._unread.pop()
-
-    def pause(self, places: frozenset[Place]) -> None:
-        pass
-
-    def lags(self, positions: Any) -> dict[Place, int]:
+    def lags(self, positions):
         return {}
 
-    def machines(self) -> None:
-        return None
 
-    def commit(self, commits: Any, at_ms: int, increment: Any) -> bool:
-        self.tries += 1
-        if self._error is not None:
-            raise self._error
-        self._state.is_stopping = True
-        return False
+class Answers:
+    """Records the answer to a message; those to "slow" take a moment, and "held" ones wait to be sent.
 
+    A "judged" one waits to be sent, too, once its verdict is there.
+    """
 
-class EchoAnswers:
-    """Answers each message at once."""
+    def __init__(self, member: Member) -> None:
+        self.member = member
 
-    async def answer(self, partition: Partition, message: Message) -> AnsweredRow:
-        assert isinstance(message.prompt, RowPrompt)
-        return AnsweredRow(message.prompt.row, "f", completion(), "fresh")
+    async def answer(self, partition, message):
+        message.is_sent = message.id != "held"
+        await asyncio.sleep(0 if message.id == "fast" else 0.3)
+        message.is_sent = message.id in ("slow", "fast")
+        if not message.is_sent:
+            await asyncio.sleep(3600)
+        self.member.recorded.append(message.id)
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
-def run_beside(
-    error: Exception | None, tmp_path: Any, **options: Any
-) -> tuple[FailingMember, JobFailedError | None]:
-    """Runs a worker beside such a member; returns it, and with what the worker has ended."""
-    queue = {"type": "kafka", "bootstrap_servers": "h:1"}
-    spec = JobSpec.parse(
-        {
-            "name": "stream",
-            "source": {**queue, "topic": "q"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {**queue, "topic": "a"},
-            "state_uri": str(tmp_path),
-            "stream": options,
-        }
-    )
-    members = list[FailingMember]()
-
-    async def run() -> None:
-        state = StreamState()
-        outputs = Outputs(OutputColumns.of(spec), None, TOPICS, 1000, has_stores=False)
-
-        def open_member(on_assigned: Any, *_: Any) -> FailingMember:
-            members.append(FailingMember(error, state, on_assigned))
-            return members[0]
-
-        source, answers, metrics = spec.source, EchoAnswers(), Metrics(spec, "w-0", state, None, None)
-        stores = Stores([], outputs)
-        await StreamWorker(
-            spec,
-            source,
-            StreamRun(),
-            open_member,
-            answers,
-            None,
-            outputs,
-            stores,
-            state,
-            metrics,
-            None,  # type: ignore[arg-type]
-        ).run()
-
-    try:
-        asyncio.run(asyncio.wait_for(run(), 30))
-    except JobFailedError as failed:
-        return members[0], failed
-    return members[0], None
+class Outputs:
+    def result(self, message, row):
+        return Result(message, None, None, b"", Usage(None))
 
 
-def test_a_worker_that_cannot_commit_ends_when_its_time_to_drain_is_over(tmp_path, caplog):
-    member, failed = run_beside(None, tmp_path, drain_seconds=0.5)
-    assert failed is None
-    assert 2 <= member.tries <= 8  # with pauses
-    assert "The last answers are in the journal, and not committed" in caplog.text
+class Stores:
+    """Stores that take nothing."""
+
+    def put(self, commits):
+        raise JobFailedError("the store is down")
 
 
-def test_a_worker_that_joins_again_and_again_and_commits_nothing_ends_with_the_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "_RETRY_SECONDS", 0.01)
-    for module in (flow, worker):
-        monkeypatch.setattr(module, "MAX_DOWN_SECONDS", 0.5)
-    member, failed = run_beside(RestartError("it is fenced"), tmp_path)
-    assert member.opened > 1
-    assert "again and again for 0 s, and could not go on: it is fenced. The answers so far are" in str(failed)
+def worker_of(member: Member) -> StreamWorker:
+    spec = JobSpec.parse(SPEC)
+    given: list[Any] = [member.opened, Answers(member), None, Outputs(), Stores(), StreamState(), None, None]
+    return StreamWorker(spec, spec.source, StreamRun(), *given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        (Member("fast", "slow", "slow", "held", "judged"), "the store is down"),
+        (Member("slow", "slow", "held", "judged", error=JobFailedError("no subscription")), "no subscription"),
+    ],
+)
+def test_a_worker_that_ends_by_an_error_first_records_what_is_in_flight_and_leaves_the_rest(member, reason):
+    async def main() -> None:
+        began_at = time.monotonic()
+        with pytest.raises(JobFailedError, match=reason):
+            await worker_of(member).run()
+        assert member.recorded_at_close[-2:] == ["slow", "slow"]
+        assert time.monotonic() - began_at < 15, "messages that are not sent were awaited"
+
+    asyncio.run(main())
+
+
+def test_what_is_not_answered_within_its_bound_is_awaited_once(monkeypatch):
+    monkeypatch.setitem(SPEC, "stream", {"drain_seconds": 0})
+    member = Member("slow", error=JobFailedError("no subscription"))
+
+    async def main() -> None:
+        worker = worker_of(member)
+        with pytest.raises(JobFailedError):
+            await worker.run()
+        assert member.recorded_at_close == []
+        assert worker._partitions[PLACE].open == set()
+
+    asyncio.run(main())
