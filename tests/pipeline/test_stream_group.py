@@ -59,8 +59,9 @@ def job(directory, servers, **changes):
 def open_member(spec, name):
     """Opens a member that answers nothing."""
     client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
-    check_topics(topics, client, creates=True, ttl_days=1)
-    member = Member(spec.source, client, topics, name, agreed_of(spec, topics), {}, None, *[lambda _: None] * 3)
+    most = check_topics(topics, client, creates=True, ttl_days=1)
+    agreed = agreed_of(spec, topics)
+    member = Member(spec.source, client, topics, most, name, agreed, {}, None, *[lambda _: None] * 3)
     member.open()
     return member
 

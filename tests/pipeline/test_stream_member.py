@@ -41,8 +41,12 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
 
         def open_member(most: int = 10**6, **source: Any) -> tuple[Broker, Member, list[Partition], list[Place]]:
             broker = until_end.enter_context(kafka_broker(tmp_path))
-            create_topics(broker.servers, 1, QUESTIONS)
-            create_topics(broker.servers, 1, DEAD_LETTER, config={"max.message.bytes": str(most)})
+            create_topics(broker.servers, 1, QUESTIONS, DEAD_LETTER, config={"max.message.bytes": str(most)})
+            producer = Producer({"bootstrap.servers": broker.servers})
+            until(
+                lambda: {QUESTIONS, DEAD_LETTER} <= producer.list_topics(timeout=10).topics.keys(),
+                "topics are there",
+            )
             queue = {"type": "kafka", "bootstrap_servers": broker.servers}
             spec = JobSpec.parse(
                 {
@@ -59,7 +63,6 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
             assert isinstance(spec.sink, KafkaSink)
             client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
             max_bytes = check_topics(topics, client, creates=True, ttl_days=0)
-            producer = Producer({"bootstrap.servers": broker.servers})
             for _ in range(COUNT):
                 producer.produce(QUESTIONS, b"{}")
             assert producer.flush(10) == 0
