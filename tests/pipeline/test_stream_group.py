@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -96,6 +97,14 @@ def test_the_machines_of_a_group_know_their_shares_of_a_quota(tmp_path, servers,
     until(lambda: {*shares().values()} == {1.0}, shares, 60)
     for member in members.values():
         member.close()
+
+
+def test_members_that_begin_at_once_may_all_create_the_topics(tmp_path, servers):
+    spec = job(tmp_path, servers, name="at-once")
+    client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
+    with ThreadPoolExecutor(8) as pool:
+        sizes = [*pool.map(lambda _: check_topics(topics, client, creates=True, ttl_days=1), range(8))]
+    assert len({*sizes}) == 1
 
 
 def test_records_name_the_versions_that_answered_them_and_the_positions_go_on(tmp_path, servers):

@@ -81,7 +81,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
         JobSpecError: One is missing, or the journal has too few partitions or is not compacted.
         JobFailedError: The cluster does not answer.
     """
-    client_package("source")
+    kafka = client_package("source")
     from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
     given = client.producer_settings()
@@ -105,9 +105,15 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
         )
     if lacking:
         new = [NewTopic(topic, num_partitions=partitions, config=config) for topic, config in lacking.items()]
-        for topic, created in admin.create_topics(new, request_timeout=TIMEOUT_SECONDS).items():
+        timeouts = {"operation_timeout": TIMEOUT_SECONDS, "request_timeout": 2 * TIMEOUT_SECONDS}
+        for topic, created in admin.create_topics(new, **timeouts).items():
             with client.errors(f"creating topic {topic!r}"):
-                created.result()
+                try:
+                    created.result()
+                except kafka.KafkaException as raised:
+                    if raised.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                        raise
+                    continue  # another member has created it just now
             _log.info("Created topic %r with %s partitions.", topic, partitions)
     for topic in own.keys() - lacking.keys():
         if (there := len(found[topic].partitions)) < partitions:
