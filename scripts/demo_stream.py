@@ -36,6 +36,7 @@ def main() -> int:
             _fact("Questions", f"{_SETTING.rate:.0f} per second, of {_SETTING.keys} users")
             trial.start(0)
             _fact("Worker", "llmbeam stream job.json starts\n")
+            trial.await_assignment(_SETTING.partitions)
             _follow(trial, _SECONDS)
             trial.kill(0)
             print("\n  kill -9 of the worker, with requests in flight; another one starts\n", flush=True)
