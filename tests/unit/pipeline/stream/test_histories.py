@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_llmbeam.pipeline.conversation.turns import RowTurn
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk, decode_state
-from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import completion
+from tests.stream_jobs import stream_job
 
 PLACE, DAY = ("q", 0), 86_400.0
 MAX_BYTES = 1000
@@ -15,18 +15,7 @@ MAX_BYTES = 1000
 
 @pytest.fixture
 def histories():
-    queue = {"type": "kafka", "bootstrap_servers": "h:1"}
-    spec = JobSpec.parse(
-        {
-            "name": "stream",
-            "source": {**queue, "topic": "q"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {**queue, "topic": "a"},
-            "state_uri": "/tmp/state",
-            "conversation": {"key": "user", "ttl_days": 2},
-        }
-    )
+    spec = stream_job(conversation={"key": "user", "ttl_days": 2})
     assert spec.conversation is not None
     opened = Histories(spec.conversation, spec.fingerprinter(), MAX_BYTES)
     yield opened

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.stream.membership import (
     metadata_of,
 )
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
-from airflow_provider_llmbeam.spec import JobSpec
+from tests.stream_jobs import stream_job
 
 HERE, THERE = ("here", "10.0.0.1"), ("there", "10.0.0.2")
 
@@ -43,19 +43,7 @@ def test_a_machine_has_the_share_of_the_quota_that_it_has_of_the_partitions(memb
 
 
 def job(**changes):
-    queue = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1"}
-    return JobSpec.parse(
-        {
-            "name": "upgraded",
-            "source": {**queue, "topic": "questions"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {**queue, "topic": "answers"},
-            "state_uri": "/tmp/state",
-            "conversation": {"key": "user"},
-            **changes,
-        }
-    )
+    return stream_job(**{"conversation": {"key": "user"}, **changes})
 
 
 def agreed(**changes):

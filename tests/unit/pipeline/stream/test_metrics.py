@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.stream.group import HOUR, GroupReader, fo
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.windows import Window
-from airflow_provider_llmbeam.spec import JobSpec
+from tests.stream_jobs import stream_job
 
 NOW = 1_764_403_200.0  # the begin of an hour
 MODEL = "echo:echo"
@@ -30,17 +30,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def spec(tmp_path):
-    return JobSpec.parse(
-        {
-            "name": "stream",
-            "source": {"type": "kafka", "topic": "q", "bootstrap_servers": "h:1"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {"type": "kafka", "topic": "a", "bootstrap_servers": "h:1"},
-            "state_uri": str(tmp_path / "state"),
-            "alerts": {"lag": 100, "for_seconds": 60},
-        }
-    )
+    return stream_job(state_uri=str(tmp_path / "state"), alerts={"lag": 100, "for_seconds": 60})
 
 
 def member(spec, tmp_path, name="w0", *, may_lead=False):

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_provider_llmbeam.pipeline.stream import run
 from airflow_provider_llmbeam.pipeline.stream.queue import KEPT
-from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.sink import KafkaSink
 from airflow_provider_llmbeam.spec.source import KafkaSource
+from tests.stream_jobs import stream_job
 
 
 @pytest.fixture
@@ -41,17 +41,7 @@ def test_a_lock_file_of_another_user_is_passed_over(folder, monkeypatch):
 
 
 def test_an_error_of_a_client_after_the_checks_says_that_answers_are_kept(monkeypatch):
-    queue = {"type": "kafka", "bootstrap_servers": "h:1"}
-    spec = JobSpec.parse(
-        {
-            "name": "stream",
-            "source": {**queue, "topic": "q"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {**queue, "topic": "a"},
-            "state_uri": "/tmp/state",
-        }
-    )
+    spec = stream_job()
     clients = []
     monkeypatch.setattr(run, "check_topics", lambda _, client, **__: clients.append(client) or 1000)
     monkeypatch.setattr(run, "JournalWriter", lambda *_: None)

@@ -21,9 +21,9 @@ from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
-from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.stream import StreamRun
 from tests.outcomes import completion
+from tests.stream_jobs import stream_job
 
 PLACE = ("q", 0)
 TOPICS = Topics(source=("q",), answers="a", dead_letter="d", journal="j", history=None, group="g")
@@ -97,18 +97,7 @@ def run_beside(
     error: Exception | None, tmp_path: Any, **options: Any
 ) -> tuple[FailingMember, JobFailedError | None]:
     """Runs a worker beside such a member; returns it, and with what the worker has ended."""
-    queue = {"type": "kafka", "bootstrap_servers": "h:1"}
-    spec = JobSpec.parse(
-        {
-            "name": "stream",
-            "source": {**queue, "topic": "q"},
-            "prompt": {"template": "{{ row.text }}"},
-            "model": {"type": "echo"},
-            "sink": {**queue, "topic": "a"},
-            "state_uri": str(tmp_path),
-            "stream": options,
-        }
-    )
+    spec = stream_job(state_uri=str(tmp_path), stream=options)
     members = list[FailingMember]()
 
     async def run() -> None:
