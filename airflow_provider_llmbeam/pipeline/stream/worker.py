@@ -334,9 +334,8 @@ class StreamWorker:
             if partition is None:  # revoked in the same poll
                 continue
             partition.is_at_end = message is None
-            if message is not None:
+            if message is not None and partition.order.take(message.offset):
                 self._counts.consumed += 1
-                partition.order.take(message.offset)
                 partition.open.add(message)
                 message.task = self._loop.create_task(self._answer(partition, message))
 

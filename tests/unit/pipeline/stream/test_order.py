@@ -70,3 +70,12 @@ def test_without_order_an_answer_is_ready_as_soon_as_it_is_there():
     order.settle(1, "b", 1)
     order.commit(3)
     assert (order.unsettled, order.held, order.held_bytes, order.is_empty) == (0, 0, 0, True)
+
+
+def test_a_message_that_the_client_delivers_again_is_taken_once_also_after_its_commit():
+    order = PartitionOrder[str](7)
+    assert [order.take(offset) for offset in (7, 8, 7)] == [True, True, False]
+    order.settle(7, "a", 1)
+    order.commit(8)
+    assert not order.take(7)
+    assert (order.position, order.unsettled) == (8, 1)
