@@ -376,7 +376,7 @@ class Trial:
         return found
 
 
-#: See `pipeline.stream.member`: with its default a client may hang after a restart of the only broker.
+#: See `pipeline.queues.kafka_client`: with its default a client may hang after a restart of the only broker.
 RECOVERY = {"metadata.recovery.strategy": "none"}
 
 

@@ -210,7 +210,7 @@ class Answers:
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
     ) -> tuple[Outcome, Origin]:
         """Returns the outcome of a prompt of the model, within the rate of the key of the message; see `_ask`."""
-        is_admitted = self._keys is None
+        is_admitted = False
 
         async def send(wait: float) -> Outcome:
             nonlocal is_admitted
