@@ -128,7 +128,11 @@ def test_what_a_row_or_a_server_wrote_cannot_write_to_the_terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("missing", "sentence"),
     [
-        ("llmbeam_sandbox", "`llmbeam-sandbox`, which is not installed here: `pip install ./sandbox`"),
+        (
+            "llmbeam_sandbox",
+            "`llmbeam-sandbox`, which is not installed here: `pip install` its wheel, or `./sandbox` in a clone of "
+            "this project.",
+        ),
         ("llmbeam_sandbox.core", "ModuleNotFoundError: no llmbeam_sandbox.core"),
     ],
 )
