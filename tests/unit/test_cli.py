@@ -130,8 +130,8 @@ def test_what_a_row_or_a_server_wrote_cannot_write_to_the_terminal(monkeypatch):
     [
         (
             "llmbeam_sandbox",
-            "`llmbeam-sandbox`, which is not installed here: `pip install` its wheel, or `./sandbox` in a clone of "
-            "this project.",
+            "`llmbeam-sandbox`, which is not installed here: `pip install` its wheel, or `./sandbox` in a clone "
+            "of this project.",
         ),
         ("llmbeam_sandbox.core", "ModuleNotFoundError: no llmbeam_sandbox.core"),
     ],
