@@ -46,7 +46,7 @@ class Job:
             "source": {"uri": str(self.source), "key": ["id"]},
             "prompt": {"template": "Say it: {{ row.text }}"},
             "model": model,
-            "limits": {"request_timeout_seconds": 5, "max_dead_letter_ratio": 1.0},
+            "limits": {"max_dead_letter_ratio": 1.0},
             "sink": {"uri": str(self.out)},
         }
 

@@ -182,7 +182,7 @@ def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, mon
         stopped.set()
 
     monkeypatch.setattr(Engine, "stop", stop_and_tell)
-    job = moderated(limits={"max_in_flight": 8, "request_timeout_seconds": 60})
+    job = moderated(limits={"max_in_flight": 8})
     job.write(ROWS)
     spec = JobSpec.parse(job.spec)
     hold = sandbox.faults.hold(METHOD, QUESTION, after=20)

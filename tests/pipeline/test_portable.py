@@ -42,7 +42,7 @@ def test_a_job_that_is_terminated_asks_its_service_to_cancel_it(job, sandbox, co
         "environment": {"type": "LOOPBACK"},
     }
     job.write([{"id": number, "text": f"row {number}"} for number in range(20)])
-    job.spec["limits"] |= {"max_in_flight": 2, "request_timeout_seconds": 60}
+    job.spec["limits"] |= {"max_in_flight": 2}
     hold = sandbox.faults.hold("gemini.generateContent", "row")
     environment = {name: value for name, value in os.environ.items() if name != "LLMBEAM_TESTS_FORK_SERVER"}
     environment |= {"GOOGLE_API_KEY": "k", "AIRFLOW__LLMBEAM__ALLOWED_PROGRAMS": job_endpoint}

@@ -37,7 +37,7 @@ def test_a_job_whose_harness_is_killed_half_way_loses_no_row_and_pays_for_no_ans
     prompts, flight = 60, 4
     rows = [{"id": number, "text": f"row {number % prompts}"} for number in range(70)]
     job.write([*rows, '{"id": 99, "text": '])
-    job.spec["limits"] |= {"max_in_flight": flight, "request_timeout_seconds": 60}
+    job.spec["limits"] |= {"max_in_flight": flight}
     hold = sandbox.faults.hold("gemini.generateContent", "row", after=30)
     process = subprocess.Popen(command(job), stderr=subprocess.DEVNULL)
     until(lambda: hold.waiting == flight, "half of the answers are there")

@@ -48,7 +48,7 @@ def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_re
     job, sandbox, quick_poll, stopped
 ):
     job.write(ROWS)
-    job.spec["limits"] |= {"max_in_flight": 8, "request_timeout_seconds": 60}
+    job.spec["limits"] |= {"max_in_flight": 8}
     spec = JobSpec.parse(job.spec)
     hold = sandbox.faults.hold(GEMINI, "row", after=20)
     with ThreadPoolExecutor(1) as pool:

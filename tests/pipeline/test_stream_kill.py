@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bench.stream.plan import steps
-from bench.stream.trial import Setting, Trial
 from bench.stream.verdict import judge
-from tests.kafka import kafka_broker
 from tests.processes import KILLS
+from tests.stream_trials import stream_trial
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -18,9 +17,7 @@ def verdict(tmp_path):
     """Returns a function that runs a trial of workers, and judges it."""
 
     def run(plan, **setting):
-        (folder := tmp_path / "broker").mkdir()
-        broker = kafka_broker(folder)
-        with broker, Trial(Setting(**setting), broker, tmp_path) as trial:
+        with stream_trial(tmp_path, **setting) as trial:
             return judge(trial.run(plan))
 
     return run

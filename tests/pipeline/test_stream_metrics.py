@@ -20,12 +20,10 @@ from bench.stream.trial import (
     METRICS,
     QUESTIONS,
     WINDOW_SECONDS,
-    Setting,
-    Trial,
     read_committed,
 )
-from tests.kafka import kafka_broker
 from tests.processes import KILLS
+from tests.stream_trials import stream_trial
 
 pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(900)]
 UNREADABLE = 20
@@ -36,16 +34,17 @@ def trial(tmp_path):
     """Returns a function that runs a trial of workers; returns it with what was counted again, and the sums."""
 
     def run(plan, **setting):
-        (folder := tmp_path / "broker").mkdir()
-        with kafka_broker(folder) as broker, Trial(Setting(**setting), broker, tmp_path) as trial:
-            producer = Producer({"bootstrap.servers": broker.servers})
+        with stream_trial(tmp_path, **setting) as trial:
+            producer = Producer({"bootstrap.servers": trial.broker.servers})
             for number in range(UNREADABLE):
                 producer.produce(QUESTIONS, json.dumps({"no text": number}))
             assert producer.flush(10) == 0
             trial.run(plan)
 
             def records(topic):
-                return [each for _, each in read_committed(broker.servers, topic, threading.Event(), ends=True)]
+                return [
+                    each for _, each in read_committed(trial.broker.servers, topic, threading.Event(), ends=True)
+                ]
 
             counted = count_again(records(ANSWERS), records(DEAD_LETTER), WINDOW_SECONDS)
             return trial, counted, sum_increments(records(METRICS))

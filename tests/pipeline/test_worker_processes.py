@@ -59,7 +59,7 @@ def test_an_error_in_a_worker_process_ends_the_job_with_its_class_and_one_senten
 
 def test_worker_processes_whose_launcher_has_ended_send_nothing_more(job, sandbox, tmp_path):
     job.write([{"id": number, "text": f"row {number}"} for number in range(60)])
-    job.spec["limits"] |= {"max_in_flight": 4, "request_timeout_seconds": 60}
+    job.spec["limits"] |= {"max_in_flight": 4}
     spec, log = tmp_path / "job.json", tmp_path / "log"
     spec.write_text(json.dumps(job.spec))
     hold = sandbox.faults.hold("gemini.generateContent", "row", after=10)
