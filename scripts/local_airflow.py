@@ -339,6 +339,8 @@ def airflow_environment(home: Path, dags_folder: Path, port: int) -> dict[str, s
         "TRIGGERER__RUNNER_HEALTH_CHECK_THRESHOLD": round(scaled(30)),
         # 5 s by default: where a busy API server takes longer to answer, the try of a task fails before it begins.
         "WORKERS__EXECUTION_API_TIMEOUT": round(scaled(15)),
+        # 5 by default, which are over before an API server that starts beside the scheduler answers.
+        "WORKERS__EXECUTION_API_RETRIES": 12,
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10 s by default
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 5,  # 300 s by default
         "TRIGGERER__JOB_HEARTBEAT_SEC": 2,
