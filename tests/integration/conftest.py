@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -18,6 +18,7 @@ from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTION_KEY = "planted-key-of-the-shared-connection"
+SHARED_AIRFLOW = pytest.StashKey[ExitStack]()
 
 
 def pytest_configure(config):
@@ -26,6 +27,13 @@ def pytest_configure(config):
     There are two such groups, of equal length, each with an Airflow: one took longer than all other tests.
     """
     config.addinivalue_line("markers", "xdist_group(name): run the tests of a group on one worker")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Ends the shared Airflow after the last test that has it: it keeps a fourth of a core busy."""
+    if nextitem is None or not nextitem.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
+        item.session.stash.get(SHARED_AIRFLOW, ExitStack()).close()
 
 
 @pytest.fixture(scope="session")
@@ -165,10 +173,11 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
 
 
 @pytest.fixture(scope="session")
-def shared_airflow(start_airflow, metadata_database):
+def shared_airflow(start_airflow, metadata_database, request):
     """One Airflow for all modules of a group."""
-    with start_airflow(metadata_database) as airflow:
-        yield airflow
+    with ExitStack() as stack:
+        request.session.stash[SHARED_AIRFLOW] = stack
+        yield stack.enter_context(start_airflow(metadata_database))
 
 
 @pytest.fixture(scope="module")
