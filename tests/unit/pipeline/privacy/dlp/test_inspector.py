@@ -102,12 +102,12 @@ def test_the_name_of_a_column_reaches_the_service_and_the_likelihood_is_asked_fo
 
 
 def test_a_quota_is_kept_by_the_governor_and_costs_time_only(inspector, sandbox, monkeypatch):
-    sandbox.dlp.set_quota(requests_per_minute=300)  # ten requests at once, and five each second
+    sandbox.dlp.set_quota(requests_per_minute=60)  # two requests at once, and one each second
     monkeypatch.setattr(table, "MAX_TEXTS", 1)
-    cells = [Cell("text", f"a{number}@b.de") for number in range(12)]
+    cells = [Cell("text", f"a{number}@b.de") for number in range(5)]
     found = inspector("p-governed").inspect(cells).found
     assert all(found[cell] == (Finding(0, len(cell.text), "EMAIL", 0.8),) for cell in cells)
-    assert len(sandbox.dlp.inspected) == 12
+    assert len(sandbox.dlp.inspected) == 5
     assert any(record.http_status == 429 for record in sandbox.requests)
 
 
