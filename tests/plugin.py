@@ -120,9 +120,14 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def shares_airflow(item):
+    """Whether a test is of one of the two groups of modules that share a real Airflow."""
+    return item.get_closest_marker("xdist_group").args[0].startswith("airflow-")
+
+
 def _start_order(item):
-    """Modules that share a real Airflow, which are two groups, then other slow modules, then the rest."""
-    if item.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
+    """Modules that share a real Airflow, then other slow modules, then the rest."""
+    if shares_airflow(item):
         return 0
     return 1 if item.get_closest_marker("slow") else 2
 

@@ -15,6 +15,7 @@ from local_airflow import LocalAirflow, local_airflow
 from psycopg import sql
 
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
+from tests.plugin import shares_airflow
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTION_KEY = "planted-key-of-the-shared-connection"
@@ -32,7 +33,7 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     """Ends the shared Airflow after the last test that has it: it keeps a fourth of a core busy."""
-    if nextitem is None or not nextitem.get_closest_marker("xdist_group").args[0].startswith("airflow-"):
+    if nextitem is None or not shares_airflow(nextitem):
         item.session.stash.get(SHARED_AIRFLOW, ExitStack()).close()
 
 

@@ -35,16 +35,15 @@ def trial(tmp_path):
 
     def run(plan, **setting):
         with stream_trial(tmp_path, **setting) as trial:
-            producer = Producer({"bootstrap.servers": trial.broker.servers})
+            servers = trial.broker.servers
+            producer = Producer({"bootstrap.servers": servers})
             for number in range(UNREADABLE):
                 producer.produce(QUESTIONS, json.dumps({"no text": number}))
             assert producer.flush(10) == 0
             trial.run(plan)
 
             def records(topic):
-                return [
-                    each for _, each in read_committed(trial.broker.servers, topic, threading.Event(), ends=True)
-                ]
+                return [each for _, each in read_committed(servers, topic, threading.Event(), ends=True)]
 
             counted = count_again(records(ANSWERS), records(DEAD_LETTER), WINDOW_SECONDS)
             return trial, counted, sum_increments(records(METRICS))

@@ -182,10 +182,12 @@ class Metrics:
 
         At its end, when a member has no partition any more, it writes the page, too.
         """
-        group = self._reader.read(now) if self._state.may_lead or is_last else None
-        since = now - _REPORTS_TO_LEAD * self._options.report_seconds
-        leads = group is not None and group.leader(since) == self._member
-        if group is None or not (leads or is_last):
+        if not self._state.may_lead and not is_last:
+            self._raised = None
+            return
+        group = self._reader.read(now)
+        leads = group.leader(now - _REPORTS_TO_LEAD * self._options.report_seconds) == self._member
+        if not leads and not is_last:
             self._raised = None
             return
         if self._raised is None:
