@@ -24,6 +24,9 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.model import parse_model
 
+#: `google.rpc.Code` of an operation that was cancelled, see `CancelOperation`.
+_CANCELLED = 1
+
 
 class VertexAIPlatform(HookPlatform[VertexAIHook]):
     """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`.
@@ -175,6 +178,8 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         found, name = [], sent.operation
         if name is not None and f"/locations/{self.location}/" in name:
             last = self._hook.get_operation(name)
+            if last is not None and last.error.code == _CANCELLED:
+                return []  # the provision requests nothing after it
             if last is not None and not last.done:
                 found.append(requests_of.running_operation(name, last.metadata.TypeName()))
         if sent.lost is None or found:

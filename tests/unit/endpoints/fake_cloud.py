@@ -342,8 +342,11 @@ class VertexPlatform(Platform):
 
     def _started(self, sent):
         last = self._named(sent.operation)
-        if last and not last.is_done and f"/locations/{self.location}/" in last.name:
-            return [as_running(last)]
+        if last and f"/locations/{self.location}/" in last.name:
+            if not last.is_done:
+                return [as_running(last)]
+            if last.fault == CANCELLED:
+                return []
         return self._unsure(sent.spec, sent.lost, sent.operation)
 
     def _unsure(self, spec, lost, known):

@@ -121,6 +121,21 @@ def test_a_teardown_waits_for_what_a_killed_try_requested_and_removes_it(sandbox
     assert (gpus(sandbox), calls(sandbox, CANCEL)) == (1, 0)
 
 
+def test_a_teardown_waits_for_no_deployment_of_another_run_if_its_own_was_cancelled(sandbox, trigger, monkeypatch):
+    """As after `on_kill` of a trigger, which has removed all before the teardown looks."""
+    monkeypatch.setattr(teardown, "ROUND_SECONDS", 0.1)
+    since, made = time.time(), trigger("1")
+    monitor = made.make_poller(log)
+    monitor.poll()
+    sandbox.faults.when(DEPLOY, endpoint_id(OTHER), Fault(kind="slow", after_seconds=3_600.0))
+    trigger(key=OTHER).make_poller(log).poll()
+    assert monitor.abandon("The task was marked while deferred.", within_seconds=30.0)
+    platform = platform_factory("vertex", made.endpoint["project"], "google_cloud_default", None)("us-central1")
+    operation = monitor.provisioner.history.operation
+    sent = SentRequests(parse_endpoint(made.endpoint), operation, LostReply(since, time.time()))
+    assert remove(platform, KEY, within_seconds=0.0, log=log, sent=sent) is None
+
+
 @pytest.mark.parametrize("fault", [Fault(kind="disconnect"), Fault(kind="error", http_status=503)])
 def test_a_try_whose_request_got_no_reply_requests_no_second_gpu(sandbox, trigger, fault):
     sandbox.faults.queue(DEPLOY, fault)
