@@ -15,7 +15,8 @@ import pytest
 import sqlglot
 import yaml
 from airflow.providers.smtp.notifications.smtp import SmtpNotifier
-from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Param, task
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference
 from apache_beam.yaml import main as yaml_main
 
 from airflow_provider_llmbeam import spec

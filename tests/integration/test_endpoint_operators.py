@@ -473,7 +473,7 @@ def test_a_teardown_removes_the_endpoint_where_it_was_provisioned_though_the_dag
 def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_connection_is_not_found(
     run_dag, sandbox, google, monkeypatch, lost_connection
 ):
-    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.providers.common.compat.sdk import TaskDeferred
 
     provision = ProvisionEndpointOperator.execute
 

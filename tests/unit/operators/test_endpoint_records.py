@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import TaskDeferred
 from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
