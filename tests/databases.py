@@ -37,6 +37,7 @@ def connection_of(kind, address):
 def set_hooks(monkeypatch):
     """Gives the connections of databases hooks, which the tests have without the packages of their providers."""
     import psycopg
+    from airflow.models import connection
     from airflow.providers.common.compat.sdk import AirflowException
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import Connection
@@ -95,4 +96,5 @@ def set_hooks(monkeypatch):
             raise AirflowException(f"Unknown hook type {self.conn_type!r}")
         return hooks[self.conn_type](self.conn_id, **(hook_params or {}))
 
-    monkeypatch.setattr(Connection, "get_hook", get_hook)
+    for kind in (Connection, connection.Connection):  # the second one outside a task on Airflow 3.1
+        monkeypatch.setattr(kind, "get_hook", get_hook)

@@ -6,7 +6,10 @@ import json
 import pkgutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 import airflow_provider_llmbeam
 
@@ -81,10 +84,12 @@ def test_the_provider_info_loads_nothing_but_itself():
     assert loaded_by(["airflow_provider_llmbeam.provider_info"], ("airflow", "pydantic", *HEAVY)) == []
 
 
+@pytest.mark.skipif(version("apache-airflow-core") < "3.3", reason="counted beside the modules of Airflow 3.3")
 def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     # `bench.import_cost` measures the time; these counts are the same on every machine.
     code = (
-        "import importlib, runpy, sys, airflow.sdk\n"
+        "import importlib, runpy, sys\n"
+        "from airflow.sdk import DAG, BaseOperator, task\n"
         "from tests.counting import function_calls\n"
         "before = set(sys.modules)\n"
         "def parse():\n"
@@ -97,5 +102,5 @@ def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     calls, foreign = map(int, ended.stdout.splitlines()[-1].split())
     print(f"{calls} calls, {foreign} modules of others")
-    assert calls < 430_000, "seen on Python 3.11: 422,657, most of them for pydantic models"
-    assert foreign < 45, "seen on Python 3.11: 40, with those of the Dag"
+    assert calls < 430_000, "seen on Python 3.11: 420,855, most of them for pydantic models"
+    assert foreign < 42, "seen on Python 3.11: 36, with those of the Dag"
