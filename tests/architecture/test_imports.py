@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import airflow_provider_llmbeam
 
@@ -84,7 +85,9 @@ def test_the_provider_info_loads_nothing_but_itself():
     assert loaded_by(["airflow_provider_llmbeam.provider_info"], ("airflow", "pydantic", *HEAVY)) == []
 
 
-@pytest.mark.skipif(version("apache-airflow-core") < "3.3", reason="counted beside the modules of Airflow 3.3")
+@pytest.mark.skipif(
+    Version(version("apache-airflow-core")) < Version("3.3"), reason="counted beside the modules of Airflow 3.3"
+)
 def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     # `bench.import_cost` measures the time; these counts are the same on every machine.
     code = (
