@@ -175,15 +175,15 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
 
     def started_operations(self, sent: SentRequests) -> list[RunningOperation]:
         """Finds the last operation, and with a lost reply the deployments from Model Garden that may be ours."""
-        found, name = [], sent.operation
+        name = sent.operation
         if name is not None and f"/locations/{self.location}/" in name:
             last = self._hook.get_operation(name)
+            if last is not None and not last.done:
+                return [requests_of.running_operation(name, last.metadata.TypeName())]
             if last is not None and last.error.code == _CANCELLED:
                 return []  # the provision requests nothing after it
-            if last is not None and not last.done:
-                found.append(requests_of.running_operation(name, last.metadata.TypeName()))
-        if sent.lost is None or found:
-            return found
+        if sent.lost is None:
+            return []
         return self._unsure_operations(cast(VertexEndpoint, sent.spec), sent.lost, name)
 
     def remove(self, resource: Resource) -> None:
