@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable
 
 
 def documented_fields(docstring: str | None) -> dict[str, list[str]]:
     """Returns the lines under `Attributes:` of the docstring of a class, by field."""
-    section = _ATTRIBUTES.search(f"{docstring or ''}\n")
+    section = _ATTRIBUTES.search(f"{inspect.cleandoc(docstring or '')}\n")
     found: dict[str, list[str]] = {}
     name = ""
     for line in section[1].splitlines() if section else ():
-        if begins := re.match(r" {8}(\w+): (.*)", line):
+        if begins := re.match(r" {4}(\w+): (.*)", line):
             name = begins[1]
             found[name] = [begins[2]]
         elif name and line.strip():
@@ -34,13 +35,15 @@ def with_inherited_fields(docstring: str | None, bases: Iterable[type], fields: 
     if not docstring or not added:
         return docstring
     lines = "".join(
-        f"        {name}: {first}\n" + "".join(f"            {line}\n" for line in more)
+        f"    {name}: {first}\n" + "".join(f"        {line}\n" for line in more)
         for name, (first, *more) in added.items()
     )
-    if section := _ATTRIBUTES.search(f"{docstring}\n"):
-        head, rest = docstring[: section.end()].rstrip(), docstring[section.end() :]
-        return f"{head}\n{lines}" + (f"\n{rest}" if rest.strip() else "    ")
-    return f"{docstring.rstrip()}\n\n    Attributes:\n{lines}    "
+    docstring = f"{inspect.cleandoc(docstring)}\n"
+    if section := _ATTRIBUTES.search(docstring):
+        rest = docstring[section.end() :]
+        return f"{docstring[: section.end()].rstrip()}\n{lines}" + (f"\n{rest}" if rest else "")
+    return f"{docstring}\nAttributes:\n{lines}"
 
 
-_ATTRIBUTES = re.compile(r"^    Attributes:\n((?:        .*\n|\n)*)", re.MULTILINE)
+# Python 3.13 takes the indentation away when it compiles a docstring, so it is taken away on every version.
+_ATTRIBUTES = re.compile(r"^Attributes:\n((?:    .*\n|\n)*)", re.MULTILINE)
