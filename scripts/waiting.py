@@ -14,7 +14,7 @@ T = TypeVar("T")
 LOOP_ITERATIONS = 400_000
 REFERENCE_SECONDS = 0.025
 #: Largest factor: beyond it a wait fails rather than goes on for hours.
-MAX_FACTOR = 10.0
+MAX_FACTOR = 5.0
 
 
 def slowdown() -> float:

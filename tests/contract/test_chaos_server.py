@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
-ROWS = 200
+ROWS = 100
 REFUSALS = {429: 0.05, 500: 0.05, 503: 0.05}
 """Share of the requests by status; llmock adds `Retry-After: 1` to a 429 and a 503."""
 BROKEN_STREAMS = (("disconnect", 0.05), ("truncate", 0.05), ("malformed", 0.05))
