@@ -125,9 +125,10 @@ def test_a_teardown_waits_for_no_deployment_of_another_run_if_its_own_was_cancel
     """As after `on_kill` of a trigger, which has removed all before the teardown looks."""
     monkeypatch.setattr(teardown, "ROUND_SECONDS", 0.1)
     since, made = time.time(), trigger("1")
+    for key in (KEY, OTHER):
+        sandbox.faults.when(DEPLOY, endpoint_id(key), Fault(kind="slow", after_seconds=3_600.0))
     monitor = made.make_poller(log)
     monitor.poll()
-    sandbox.faults.when(DEPLOY, endpoint_id(OTHER), Fault(kind="slow", after_seconds=3_600.0))
     trigger(key=OTHER).make_poller(log).poll()
     assert monitor.abandon("The task was marked while deferred.", within_seconds=30.0)
     platform = platform_factory("vertex", made.endpoint["project"], "google_cloud_default", None)("us-central1")
