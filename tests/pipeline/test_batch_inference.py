@@ -21,7 +21,7 @@ from anthropic import Anthropic
 from google.cloud.storage import Client
 from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
-from waiting import until
+from waiting import scaled, until
 
 from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
 from airflow_provider_llmbeam.exceptions import (
@@ -545,7 +545,7 @@ def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, mon
 @pytest.mark.full
 def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_return(vertex, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck_at", run_seconds=0.2, cancel_returns_rows=False)
-    manifest = run(JobSpec.parse(vertex | {"inference": {"mode": "batch", "max_batch_wait_seconds": 4.0}}))
+    manifest = run(JobSpec.parse(vertex | {"inference": {"mode": "batch", "max_batch_wait_seconds": scaled(4.0)}}))
     assert manifest["rows"]["answered"] == manifest["origins"]["fresh"] + manifest["origins"]["resumed"] == ROWS
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert report_of(manifest)["requests"]["unreturned"] == answers["batch"] > 0
