@@ -23,8 +23,8 @@ pytestmark = [
 ]
 STATE = "gs://state/night"
 LABELS = {"llmbeam-dag": "shop", "llmbeam-task": "moods"}
-NOW = datetime.now(UTC)
-TIME = (f"--since={NOW - timedelta(days=1):%Y-%m-%d}", f"--until={NOW + timedelta(days=2):%Y-%m-%d}")
+TODAY = datetime.now(UTC)  # when the tests are collected: the day may end meanwhile
+TIME = (f"--since={TODAY - timedelta(days=1):%Y-%m-%d}", f"--until={TODAY + timedelta(days=3):%Y-%m-%d}")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def reconcile(sandbox, project):
     table = f"{project}.billing.gcp_billing_export_v1_0123AB_4567CD_89EF01"
 
     def compare(*options, price=None, others=()):
-        asked = {"project": project, "hour": NOW.replace(minute=0, second=0, microsecond=0)}
+        asked = {"project": project, "hour": datetime.now(UTC).replace(minute=0, second=0, microsecond=0)}
         asked |= {"currency": "PLN", "conversion_rate": 3.6}
         charges = sandbox.token_bill.charges
         rows = [
