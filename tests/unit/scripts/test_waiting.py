@@ -34,15 +34,15 @@ def test_a_timeout_is_scaled_to_the_machine_and_describes_the_condition_at_its_e
 
 
 def test_a_timeout_grows_with_the_load_of_the_machine_during_the_wait(clock, three_times_slower, monkeypatch):
-    monkeypatch.setattr(waiting, "load", lambda: 1.0 if clock[0] < 20 else 2.0)
-    with pytest.raises(TimeoutError, match=r"Not within 6[01] s: the condition"):
+    monkeypatch.setattr(waiting, "load", lambda: 1.0 if clock[0] < 20 else 1.5)
+    with pytest.raises(TimeoutError, match=r"Not within 4[56] s: the condition"):
         waiting.until(lambda: None, timeout_seconds=10, pause_seconds=1)
 
 
-def test_a_timeout_grows_at_most_tenfold(monkeypatch):
+def test_a_timeout_grows_at_most_fivefold(monkeypatch):
     monkeypatch.setattr(waiting, "slowdown", lambda: 4.0)
     monkeypatch.setattr(waiting, "load", lambda: 50.0)
-    assert waiting.scaled(3) == 30
+    assert waiting.scaled(3) == 15
 
 
 @pytest.mark.parametrize(("loop_seconds", "slowdown"), [(0.5, 1.0), (1.0, 1.0), (2.5, 2.5)])
