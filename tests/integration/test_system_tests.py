@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,28 +45,13 @@ def test_the_tests_of_this_machine_collect_no_system_test(pytestconfig):
     assert not any(path.match(pattern) for pattern in patterns for path in HERE.iterdir())
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory):
-    """An `AIRFLOW_HOME` with a database that is up to date."""
-    home = tmp_path_factory.mktemp("migrated")
-    migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
-    subprocess.run(migrate, env={**os.environ, **airflow_settings(home)}, check=True, capture_output=True)
-    return home
-
-
-def airflow_settings(home):
-    database = f"sqlite:///{home}/airflow.db"
-    return {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database}
-
-
 @pytest.fixture
-def cloud(tmp_path, migrated):
-    shutil.copy(migrated / "airflow.db", tmp_path)
+def cloud(tmp_path, airflow_database):
     with Sandbox(buckets=("rows",)) as sandbox, Proxy(sandbox) as proxy:
         environment = {
             **os.environ,
             **proxy.environment(),
-            **airflow_settings(tmp_path),
+            "AIRFLOW_HOME": str(tmp_path),
             "LLMBEAM_BUCKET": "rows",
             "LLMBEAM_PROJECT": "llmbeam-sandbox",
             "GOOGLE_API_KEY": "k",

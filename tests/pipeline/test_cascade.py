@@ -179,13 +179,13 @@ def test_each_row_has_one_answer_and_the_report_has_the_bill_of_each_stage(job, 
 
 
 @pytest.mark.full
-def test_five_thousand_rows_cost_a_third_and_the_bill_is_exact(tmp_path, sandbox):
+def test_twenty_thousand_rows_cost_a_quarter_and_the_bill_is_exact(tmp_path, sandbox):
     job = make(tmp_path, sandbox, target_agreement=0.95, sample_rows=None)
-    rows = [{"id": number, "text": text(number)} for number in range(5_000)]
+    rows = [{"id": number, "text": text(number)} for number in range(20_000)]
     ended = job.run(rows)
     report = ended.report["cascade"]
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
-    assert ended.report["cost_usd"] < 0.4 * report["all_by_model_usd"]
+    assert ended.report["cost_usd"] < 0.3 * report["all_by_model_usd"]
     assert {each["name"]: each["requests"] for each in report["stages"]} == by_model(sandbox)
     assert set(paid(sandbox).values()) == {1}
     assert agreement(ended.answers, rows) >= 0.95

@@ -24,7 +24,7 @@ pytestmark = [
 STATE = "gs://state/night"
 LABELS = {"llmbeam-dag": "shop", "llmbeam-task": "moods"}
 TODAY = datetime.now(UTC)  # when the tests are collected: the day may end meanwhile
-TIME = (f"--since={TODAY - timedelta(days=1):%Y-%m-%d}", f"--until={TODAY + timedelta(days=3):%Y-%m-%d}")
+TIME = (f"--since={TODAY - timedelta(days=1):%Y-%m-%d}", f"--until={TODAY + timedelta(days=2):%Y-%m-%d}")
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,15 @@ def test_kills_of_workers_and_broker_lose_repeat_and_pay_nothing_twice_that_was_
     assert found.paid_twice <= found.unrecorded
 
 
-def test_a_worker_that_moves_its_positions_first_is_seen(verdict):
-    program = ("-m", "tests.pipeline.wrong_stream_worker", "positions-first")
-    assert "missing" in verdict(steps(61, 3), program=program).faults
+@pytest.mark.parametrize(
+    ("fault", "seen", "commit_interval_ms"),
+    [
+        ("positions-first", {"missing"}, 200),
+        ("no-transactions", {"repeated"}, 200),
+        ("no-journal", {"paid_though_answered"}, 3000),  # so that answers wait long enough
+    ],
+)
+def test_a_wrong_worker_is_seen(fault, seen, commit_interval_ms, verdict):
+    program = ("-m", "tests.pipeline.wrong_stream_worker", fault)
+    found = verdict(steps(61, 3), program=program, commit_interval_ms=commit_interval_ms)
+    assert {*found.faults} & seen

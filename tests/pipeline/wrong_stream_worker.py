@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit
 
@@ -21,14 +22,30 @@ PAUSE_SECONDS = 2.0
 _commit = Member.commit
 
 
-def commit_positions_first(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
-    """Moves the positions before the answers are there: a kill in between loses them."""
-    self._consumer.commit(offsets=self._positions(commits), asynchronous=False)
-    time.sleep(PAUSE_SECONDS)
+def _produce(self: Any, commits: Sequence[Commit]) -> None:
     producer = Producer({"bootstrap.servers": self._client.settings()["bootstrap.servers"], "linger.ms": 1})
     for result in (result for commit in commits for result in commit.results):
         producer.produce(result.topic, result.value, result.key)
     producer.flush()
+
+
+def _move_positions(self: Any, commits: Sequence[Commit]) -> None:
+    self._consumer.commit(offsets=self._positions(commits), asynchronous=False)
+
+
+def commit_positions_first(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
+    """Moves the positions before the answers are there: a kill in between loses them."""
+    _move_positions(self, commits)
+    time.sleep(PAUSE_SECONDS)
+    _produce(self, commits)
+    return True
+
+
+def commit_without_transactions(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
+    """Moves the positions after the answers: a kill in between sends them twice."""
+    _produce(self, commits)
+    time.sleep(PAUSE_SECONDS)
+    _move_positions(self, commits)
     return True
 
 
@@ -43,11 +60,18 @@ def commit_increments_first(
     return _commit(self, commits, at_ms, None)
 
 
-FAULTS: dict[str, Any] = {
-    "positions-first": commit_positions_first,
-    "increments-first": commit_increments_first,
+async def write_nothing(self: Any, *_: Any) -> None:
+    """Keeps nothing of what is paid."""
+
+
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "positions-first": (Member, "commit", commit_positions_first),
+    "no-transactions": (Member, "commit", commit_without_transactions),
+    "increments-first": (Member, "commit", commit_increments_first),
+    "no-journal": (JournalWriter, "write", write_nothing),
 }
 
 if __name__ == "__main__":
-    Member.commit = FAULTS[sys.argv[1]]  # type: ignore[method-assign]
+    owner, name, fault = FAULTS[sys.argv[1]]
+    setattr(owner, name, fault)
     sys.exit(main(sys.argv[2:]))
